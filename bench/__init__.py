@@ -1,0 +1,1 @@
+"""Measurements and tables that a release must show. Each prints its figures last: `figure NAME VALUE UNIT`."""

@@ -1,0 +1,1 @@
+"""What a running server says of itself: one typed ServerSample from /metrics, the JSON endpoints and the log."""

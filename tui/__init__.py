@@ -1,0 +1,1 @@
+"""Shows: collector -> frozen Snapshot -> panels."""
