@@ -1,0 +1,476 @@
+"""One running engine in virtual time: pure and event-driven. It jumps over decode steps whose batch is unchanged.
+
+    engine = Engine(preset, config, seed=1)
+    engine.submit(SimRequest("a", ((1, 1000),), 200))
+    events = engine.advance(60.0)      # returns early when a client would notice something
+
+Same preset, configuration, seed and calls: same events, to the last digit.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from launcher.config import ServerConfig
+from launcher.errors import LauncherError
+from launcher.simulated.events import (
+    Aborted,
+    Counters,
+    Crashed,
+    DecodeLogged,
+    Event,
+    Finished,
+    FirstToken,
+    Gauges,
+    LogRecord,
+    PrefillLogged,
+    RetractLogged,
+    SimRequest,
+)
+from launcher.simulated.faults import EngineFaults
+from launcher.simulated.logtext import crash_under_load, cuda_crash_under_load
+from launcher.simulated.memory import GIB, MemoryPlan, plan_memory
+from launcher.simulated.options import options_of
+from launcher.simulated.pace import Pace
+from launcher.simulated.presets import Preset
+from launcher.simulated.radix import HostTier, RadixCache
+from launcher.simulated.scheduler import Live, PrefillBatch, Scheduler
+
+_DRIFT_EVERY_S = 300.0
+_PRE_RESERVED_TOKENS = 6
+"""A prompt may be as long as the pool less this (SGLang: max_req_input_len)."""
+
+
+class Engine:
+    """A server that is ready, at `now_s` = 0. Raises LauncherError when this configuration cannot start."""
+
+    def __init__(
+        self,
+        preset: Preset,
+        config: ServerConfig,
+        *,
+        seed: int,
+        faults: EngineFaults = EngineFaults(),
+        plan: MemoryPlan | None = None,
+        record_log: bool = False,
+        report_first_tokens: bool = False,
+    ) -> None:
+        self.preset, self.config = preset, config
+        self.options = options_of(preset, config)
+        self.plan = plan if plan is not None else plan_memory(preset, self.options)
+        if self.plan.death is not None:
+            raise LauncherError(f"this configuration does not start: {self.plan.death.value}")
+        self.now_s = 0.0
+        self.dead: Crashed | None = None
+        self.log: list[LogRecord] = []
+        self.counters = Counters()
+        host = (
+            HostTier(self.plan.host_tokens, self.options.hicache_write_policy)
+            if self.options.hicache_on
+            else None
+        )
+        cache = RadixCache(host, enabled=not self.options.disable_radix_cache)
+        self._scheduler = Scheduler(
+            self.plan.capacity_tokens, self.options, self.plan.max_running_requests, cache
+        )
+        self._pace = Pace(preset, self.options)
+        self._faults = faults
+        self._record_log, self._report_first_tokens = record_log, report_first_tokens
+        self._random = random.Random(f"{preset.name}:{seed}")
+        self._life_speed = faults.speed_factor * max(
+            0.5, self._random.gauss(1.0, preset.noise.start_sd_share)
+        )
+        self._drift, self._drift_until_s = 1.0, 0.0
+        self._transient_factor = max(0.5, self._random.gauss(1.0, preset.noise.transient_sd_share))
+        self._peak_transient_gib = 0.0
+        self._live: dict[str, Live] = {}
+        self._aborting: list[Live] = []
+        self._order = 0
+        self._flight: tuple[float, PrefillBatch | int] | None = None
+        self._outbox: list[Event] = []
+        self._debt_s = 0.0
+        self._backed_up_tokens = 0
+        self._gen_rate = 0.0
+        self._log_decoded, self._log_steps, self._log_s = 0, 0, 0.0
+        self._last_prefill_s = 0.0
+
+    # -- what a client does
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        return min(self.options.context_len, self.plan.capacity_tokens) - _PRE_RESERVED_TOKENS
+
+    def submit(self, request: SimRequest) -> None:
+        """A request arrives now. A prompt that the pool can never hold is refused with an Aborted event (400)."""
+        if request.prompt_tokens > self.max_prompt_tokens:
+            message = (
+                f"Input length ({request.prompt_tokens} tokens) exceeds the maximum allowed length "
+                f"({self.max_prompt_tokens} tokens). Use a shorter input or enable --allow-auto-truncate."
+            )
+            self._outbox.append(Aborted(request.request_id, self.now_s, 0, message, 400))
+            return
+        limit = self.options.max_queued_requests
+        if limit is not None and len(self._scheduler.waiting) >= limit:
+            self._outbox.append(Aborted(request.request_id, self.now_s, 0, "The request queue is full.", 503))
+            return
+        self._order += 1
+        self._enqueue(self._fitted(request))
+
+    def _fitted(self, request: SimRequest) -> SimRequest:
+        """Output is cut so that prompt and output fit the context and the pool, as SGLang does."""
+        room = min(self.options.context_len, self.plan.capacity_tokens) - 1 - request.prompt_tokens - 1
+        allowed = min(request.max_new_tokens or request.output_tokens, max(1, room))
+        output = max(1, min(request.output_tokens, allowed))
+        return replace(request, output_tokens=output, max_new_tokens=allowed)
+
+    def _enqueue(self, request: SimRequest) -> None:
+        live = Live(request, self._order, self.now_s, request.max_new_tokens or request.output_tokens)
+        self._live[request.request_id] = live
+        self._scheduler.waiting.append(live)
+
+    def abort(self, request_id: str) -> None:
+        """Take a request back: at once when it waits, after the current step when it runs. Unknown ids are ignored."""
+        live = self._live.get(request_id)
+        if live is None:
+            return
+        waits = live in self._scheduler.waiting
+        live.abort_message = "Abort in waiting queue" if waits else "Abort requested"
+        if waits:
+            self._drop(live)
+        else:
+            self._aborting.append(live)
+
+    def flush_cache(self) -> bool:
+        """Forget the prefix cache. False while requests are pending."""
+        if self._live:
+            return False
+        self._scheduler.cache.flush()
+        return True
+
+    def limit_running(self, requests: int) -> bool:
+        """Change the admission cap live (set_internal_state pp_max_micro_batch_size), 1..max_running_requests."""
+        if not 1 <= requests <= self.plan.max_running_requests:
+            return False
+        self._scheduler.max_running = requests
+        return True
+
+    def progress(self, request_id: str) -> int | None:
+        """Tokens generated so far; None when the engine does not hold that request."""
+        live = self._live.get(request_id)
+        return None if live is None else live.generated_at(self._scheduler.step)
+
+    # -- time
+
+    def advance(self, until_s: float) -> list[Event]:
+        """Let time pass to `until_s`, or to the first moment at which a client would notice something."""
+        while True:
+            if self._outbox:
+                events, self._outbox = self._outbox, []
+                return events
+            if self.dead is not None or self._stuck():
+                self.now_s = max(self.now_s, until_s)
+                return []
+            if self._flight is None and not self._begin(until_s):
+                self._rest(until_s)
+                return []
+            if self._flight is None:
+                continue
+            end_s, work = self._flight
+            if end_s > until_s:
+                self.now_s = max(self.now_s, until_s)
+                return []
+            self._flight, self.now_s = None, end_s
+            self._complete(work)
+
+    def _rest(self, until_s: float) -> None:
+        """Nothing to do: an idle scheduler forgets its estimate and shows no throughput."""
+        if until_s > self.now_s:
+            self._scheduler.reset_ratio()
+            self._gen_rate = 0.0
+        self.now_s = max(self.now_s, until_s)
+
+    def _begin(self, until_s: float) -> bool:
+        """Start the next step; False when there is nothing to do before `until_s`."""
+        if self.now_s >= until_s:
+            return False
+        if self._crash_is_due():
+            self._die(cuda_crash_under_load(self.preset, self.options))
+            return True
+        if self._may_prefill():
+            batch = self._scheduler.admit()
+            if batch is not None:
+                self._begin_prefill(batch)
+                return True
+        if self._scheduler.running:
+            self._begin_decode(until_s)
+            return True
+        return False
+
+    def _may_prefill(self) -> bool:
+        every = self.options.num_continuous_decode_steps
+        scheduler = self._scheduler
+        due = scheduler.chunked is not None or not scheduler.running or scheduler.step % max(1, every) == 0
+        return due and scheduler.wants_prefill()
+
+    def _begin_prefill(self, batch: PrefillBatch) -> None:
+        if self._prefill_overflows(batch):
+            return
+        took = self._pace.prefill_s(batch.new_tokens, batch.cached_tokens) + self._debt_s
+        took += batch.load_back_tokens * self.plan.bytes_per_token / self.preset.hicache.pcie_bytes_per_s
+        self._debt_s = 0.0
+        for live in (*batch.complete, *((batch.partial,) if batch.partial else ())):
+            if live.started_s is None:
+                live.started_s = self.now_s
+                self.counters.queue_time_s += self.now_s - live.submitted_s
+                self.counters.queue_count += 1
+        self._log_prefill(batch)
+        self._flight = (self.now_s + took * self._slowness(), batch)
+
+    def _begin_decode(self, until_s: float) -> None:
+        scheduler = self._scheduler
+        running = len(scheduler.running)
+        if scheduler.available_tokens < running:
+            self._retract()
+            return
+        if self._decode_overflows(running):
+            return
+        steps = min(
+            scheduler.steps_to_next_finish() or 1,
+            max(1, scheduler.available_tokens // running),
+            max(1, self.options.decode_log_interval - self._log_steps),
+        )
+        slowness = self._slowness()
+        left_s = (until_s - self.now_s - self._debt_s) / slowness
+        steps = max(1, min(steps, self._pace.steps_within(left_s, running, scheduler.context_tokens)))
+        took = self._pace.decode_s(steps, running, scheduler.context_tokens) * slowness + self._debt_s
+        self._debt_s = 0.0
+        self._flight = (self.now_s + took, steps)
+
+    def _complete(self, work: PrefillBatch | int) -> None:
+        if isinstance(work, PrefillBatch):
+            self._complete_prefill(work)
+        else:
+            self._complete_decode(work)
+        for live in self._scheduler.pop_finished():
+            self._finish(live)
+        for live in self._aborting:
+            if live.request.request_id in self._live:
+                self._drop(live)
+        self._aborting.clear()
+        self._charge_backups()
+
+    def _complete_prefill(self, batch: PrefillBatch) -> None:
+        counters = self.counters
+        counters.prefill_computed_tokens += batch.new_tokens
+        counters.prefill_cached_tokens += batch.cached_tokens
+        if self.options.prefill_graphs:
+            counters.graph_prefill_passes += 1
+        else:
+            counters.eager_prefill_passes += 1
+        self._scheduler.finish_prefill(batch)
+        for live in batch.complete:
+            if live.first_token_s is None:
+                live.first_token_s = self.now_s
+                if self._report_first_tokens:
+                    self._outbox.append(FirstToken(live.request.request_id, self.now_s))
+
+    def _complete_decode(self, steps: int) -> None:
+        running = len(self._scheduler.running)
+        self._scheduler.decode(steps)
+        self.counters.decoded_tokens += steps * running
+        self._log_decoded += steps * running
+        if self._pace.uses_graph(running):
+            self.counters.graph_decode_passes += steps
+        else:
+            self.counters.eager_decode_passes += steps
+        self._log_steps += steps
+        if self._log_steps >= self.options.decode_log_interval:
+            self._log_decode(running)
+
+    def _finish(self, live: Live) -> None:
+        request, counters = live.request, self.counters
+        del self._live[request.request_id]
+        counters.finished_requests += 1
+        counters.finished_prompt_tokens += request.prompt_tokens
+        counters.finished_generation_tokens += request.output_tokens
+        counters.cached_device_tokens += live.cached_tokens - live.cached_host_tokens
+        counters.cached_host_tokens += live.cached_host_tokens
+        self._outbox.append(
+            Finished(
+                request_id=request.request_id,
+                submitted_s=live.submitted_s,
+                started_s=live.submitted_s if live.started_s is None else live.started_s,
+                first_token_s=self.now_s if live.first_token_s is None else live.first_token_s,
+                finish_s=self.now_s,
+                prompt_tokens=request.prompt_tokens,
+                completion_tokens=request.output_tokens,
+                cached_tokens=live.cached_tokens,
+                cached_host_tokens=live.cached_host_tokens,
+                retractions=live.retractions,
+                stopped_at_limit=request.stops_at_limit,
+            )
+        )
+
+    def _drop(self, live: Live) -> None:
+        generated = live.generated_at(self._scheduler.step)
+        self._scheduler.release(live)
+        del self._live[live.request.request_id]
+        self.counters.aborted_requests += 1
+        self._outbox.append(Aborted(live.request.request_id, self.now_s, generated, live.abort_message or ""))
+
+    def _retract(self) -> None:
+        scheduler = self._scheduler
+        before = scheduler.new_token_ratio
+        taken, gained = scheduler.retract()
+        if not taken:
+            live = next(iter(scheduler.running.values()))
+            live.abort_message = (
+                "Out of memory even after retracting all other requests in the decode batch. "
+                "Aborting the last request."
+            )
+            self._drop(live)
+            return
+        self.counters.retracted_requests += len(taken)
+        self.counters.retracted_input_tokens += sum(live.request.prompt_tokens for live in taken)
+        self.counters.retracted_output_tokens += sum(live.generated for live in taken)
+        if self._record_log:
+            self.log.append(RetractLogged(self.now_s, len(taken), gained, before, scheduler.new_token_ratio))
+
+    # -- memory of the worst step
+
+    def _prefill_overflows(self, batch: PrefillBatch) -> bool:
+        transient = self.preset.transient
+        requests = len(batch.complete) + (batch.partial is not None)
+        factor = self._transient_factor / GIB * self.preset.model.tp_size / self.options.tp_size
+        before = transient.before_bytes_per_token * batch.new_tokens * factor
+        largest = transient.largest_bytes_per_token * batch.new_tokens * factor
+        after = transient.after_bytes_per_token * batch.new_tokens * factor
+        after += transient.logits_bytes_per_request * requests / GIB
+        return self._overflows(before, largest) or self._overflows(before + largest, after)
+
+    def _decode_overflows(self, running: int) -> bool:
+        transient = self.preset.transient
+        wanted = transient.logits_bytes_per_request * running / GIB
+        if self._pace.uses_graph(running):
+            return self._overflows(0.0, wanted)
+        return self._overflows(wanted, transient.eager_bytes_per_request * running / GIB)
+
+    def _overflows(self, held_gib: float, wanted_gib: float) -> bool:
+        """Ask for `wanted_gib` on top of `held_gib`: beyond the headroom the process dies, as torch's allocator says."""
+        self._peak_transient_gib = max(self._peak_transient_gib, held_gib + wanted_gib)
+        headroom = self.plan.headroom_gib
+        if held_gib + wanted_gib <= headroom:
+            return False
+        self._peak_transient_gib = headroom
+        self._die(crash_under_load(self.preset, self.options, wanted_gib, max(0.0, headroom - held_gib)))
+        return True
+
+    def _die(self, log_text: str) -> None:
+        self.dead = Crashed(self.now_s, log_text, -9)
+        self._outbox.append(self.dead)
+
+    # -- speed
+
+    def _slowness(self) -> float:
+        """Factor on every step's time: this life's speed and a slow wander around it."""
+        while self.now_s >= self._drift_until_s:
+            self._drift_until_s += _DRIFT_EVERY_S
+            self._drift = max(0.5, self._random.gauss(1.0, self.preset.noise.drift_sd_share))
+        return self._life_speed * self._drift
+
+    def _stuck(self) -> bool:
+        after = self._faults.stuck_after_s
+        return after is not None and self.now_s >= after
+
+    def _crash_is_due(self) -> bool:
+        after = self._faults.crash_after_s
+        return after is not None and self.now_s >= after and bool(self._live)
+
+    def _charge_backups(self) -> None:
+        """Copies to the host run beside the compute stream and delay it by a share of their time."""
+        backed_up = self._scheduler.cache.counters.backup_tokens
+        copied = (backed_up - self._backed_up_tokens) * self.plan.bytes_per_token
+        self._backed_up_tokens = backed_up
+        self._debt_s += self.preset.hicache.interference_share * copied / self.preset.hicache.pcie_bytes_per_s
+
+    # -- what can be seen
+
+    def _log_prefill(self, batch: PrefillBatch) -> None:
+        if not self._record_log:
+            return
+        gap_s = max(1e-6, self.now_s - self._last_prefill_s)
+        self._last_prefill_s = self.now_s
+        self.log.append(
+            PrefillLogged(
+                at_s=self.now_s,
+                new_requests=len(batch.complete) + (batch.partial is not None),
+                new_tokens=batch.new_tokens,
+                cached_tokens=batch.cached_tokens,
+                token_usage=self._scheduler.used_tokens / self.plan.capacity_tokens,
+                running=len(self._scheduler.running),
+                queued=len(self._scheduler.waiting),
+                pending_tokens=self._pending_tokens(),
+                input_tokens_per_s=batch.new_tokens / gap_s,
+                graph=self.options.prefill_graphs,
+            )
+        )
+
+    def _log_decode(self, running: int) -> None:
+        self._gen_rate = self._log_decoded / max(1e-9, self.now_s - self._log_s)
+        self._log_decoded, self._log_steps, self._log_s = 0, 0, self.now_s
+        if not self._record_log:
+            return
+        used = self._scheduler.used_tokens
+        self.log.append(
+            DecodeLogged(
+                at_s=self.now_s,
+                running=running,
+                tokens=used,
+                token_usage=used / self.plan.capacity_tokens,
+                graph=self._pace.uses_graph(running),
+                gen_tokens_per_s=self._gen_rate,
+                queued=len(self._scheduler.waiting),
+            )
+        )
+
+    def _pending_tokens(self) -> int:
+        scheduler = self._scheduler
+        waiting = sum(live.length_at(scheduler.step) for live in scheduler.waiting)
+        return waiting + (scheduler.chunked.left_to_prefill if scheduler.chunked else 0)
+
+    def gpu_memory_used_bytes(self) -> int:
+        """What the driver shows as used on each of this engine's GPUs: freed transients stay reserved by torch."""
+        free_gib = self.plan.headroom_gib - self._peak_transient_gib
+        return int((self.preset.box.gpu_memory_gib - max(0.0, free_gib)) * GIB)
+
+    def gauges(self) -> Gauges:
+        """The state now, for /metrics, the tuner's driver and the GPUs."""
+        scheduler, cache = self._scheduler, self._scheduler.cache
+        busy = bool(scheduler.running or scheduler.chunked or self._flight)
+        box = self.preset.box
+        return Gauges(
+            now_s=self.now_s,
+            running_requests=len(scheduler.running),
+            queued_requests=len(scheduler.waiting),
+            retracted_requests=sum(live.retractions > 0 for live in scheduler.waiting),
+            used_tokens=scheduler.used_tokens,
+            evictable_tokens=cache.evictable_tokens,
+            available_tokens=scheduler.free_tokens,
+            capacity_tokens=self.plan.capacity_tokens,
+            context_tokens=scheduler.context_tokens,
+            pending_tokens=self._pending_tokens(),
+            gen_tokens_per_s=self._gen_rate if busy else 0.0,
+            new_token_ratio=scheduler.new_token_ratio,
+            max_running_requests=scheduler.max_running,
+            host_used_tokens=cache.host_used_tokens,
+            host_total_tokens=self.plan.host_tokens,
+            evicted_tokens=cache.counters.evicted_tokens,
+            load_back_tokens=cache.counters.load_back_tokens,
+            backup_tokens=cache.counters.backup_tokens,
+            gpu_memory_used_bytes=(self.gpu_memory_used_bytes(),) * self.options.tp_size,
+            power_w=box.power_busy_w if busy else box.power_idle_w,
+            utilization_share=1.0 if busy else 0.0,
+            decode_steps=scheduler.step,
+            counters=replace(self.counters),
+        )
