@@ -1,0 +1,366 @@
+"""The screen: Textual's part of kvtop. Everything drawn comes from `tui.panels`; here are keys, ticks and pages."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+
+from tui import format as fmt
+from tui.errors import TuiError
+from tui.layout import NAMES
+from tui.panels.detail import diagnosis_page, help_page, server_page, trial_page
+from tui.panels.look import BACKGROUND, Look
+from tui.panels.row import Pen, Row
+from tui.settings import Settings
+from tui.snapshot import Snapshot
+from tui.source import Source
+from tui.view import Target, View, panel_rows, targets
+from tui.widgets import Board
+
+FIRST_TICKS_S = (0.05, 0.25)
+"""The first figures are shown as soon as they are there, not a whole interval later."""
+SEEK_S, SEEK_FAR_S = 10.0, 60.0
+PageRows = Callable[[Snapshot, int, Look], list[Row]]
+
+
+class Page(ModalScreen[None]):
+    """A page over the screen, scrolled by lines."""
+
+    BINDINGS = [
+        Binding("escape,enter,q,question_mark,d", "dismiss_page", show=False),
+        Binding("down,j", "scroll_by(1)", show=False),
+        Binding("up,k", "scroll_by(-1)", show=False),
+        Binding("pagedown,space", "scroll_by(10)", show=False),
+        Binding("pageup", "scroll_by(-10)", show=False),
+    ]
+    DEFAULT_CSS = "Page { overflow: hidden; } Page Board { height: 1fr; }"
+
+    def __init__(self, rows: PageRows, look: Look) -> None:
+        super().__init__()
+        self._make = rows
+        self._first = 0
+        self._board = Board(look, id="page")
+
+    def compose(self) -> ComposeResult:
+        yield self._board
+
+    def draw(self, snapshot: Snapshot) -> None:
+        width, height = self.size
+        rows = self._make(snapshot, width, self._board.look)
+        self._first = max(0, min(self._first, len(rows) - height))
+        blank = Pen(width).row()
+        shown = rows[self._first : self._first + height]
+        self._board.show(shown + [blank] * (height - len(shown)))
+
+    def action_scroll_by(self, lines: int) -> None:
+        self._first += lines
+        self._app().draw()
+
+    def action_dismiss_page(self) -> None:
+        self.dismiss()
+
+    def on_resize(self) -> None:
+        self._app().draw()
+
+    def _app(self) -> KvtopApp:
+        app = self.app
+        assert isinstance(app, KvtopApp)
+        return app
+
+
+class KvtopApp(App[int]):
+    """Ticks: take a snapshot, draw the rows that changed."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = f"Screen {{ background: {BACKGROUND}; overflow: hidden; }}"
+    BINDINGS: list[BindingType] = [
+        Binding("q,ctrl+c", "quit", show=False, priority=False),
+        Binding("question_mark,h,f1", "help", show=False),
+        Binding("p,space", "pause", show=False),
+        Binding("plus,equals_sign", "faster(1)", show=False),
+        Binding("minus", "faster(-1)", show=False),
+        *(Binding(str(n), f"toggle_panel({n})", show=False) for n in range(1, len(NAMES) + 1)),
+        Binding("slash", "filter", show=False),
+        Binding("s", "sort", show=False),
+        Binding("d", "diagnosis", show=False),
+        Binding("down,j", "select(1)", show=False),
+        Binding("up,k", "select(-1)", show=False),
+        Binding("left", f"seek(-{SEEK_S})", show=False),
+        Binding("right", f"seek({SEEK_S})", show=False),
+        Binding("pageup", f"seek(-{SEEK_FAR_S})", show=False),
+        Binding("pagedown", f"seek({SEEK_FAR_S})", show=False),
+        Binding("enter", "open", show=False),
+        Binding("escape", "forget", show=False),
+    ]
+
+    def __init__(self, source: Source, settings: Settings) -> None:
+        super().__init__(ansi_color=not settings.color)
+        self.look = Look(settings.color, settings.ascii)
+        self.view = View()
+        self.snapshot = Snapshot(0.0)
+        self.failure: TuiError | None = None
+        self._source = source
+        self._paused = False
+        self._typing: str | None = None
+        self._said = ""
+        self._host = socket.gethostname().split(".")[0]
+        self._header = Board(self.look, id="header")
+        self._footer = Board(self.look, id="footer")
+        self._boards = {name: Board(self.look, id=name) for name in NAMES}
+        self._heights: dict[str, int] = {}
+        self._ticks = 0
+
+    def compose(self) -> ComposeResult:
+        yield self._header
+        yield from self._boards.values()
+        yield self._footer
+
+    def on_mount(self) -> None:
+        self._source.start()
+        self.set_timer(FIRST_TICKS_S[0], self._tick)
+
+    def _tick(self) -> None:
+        """Take what is due and draw it; the next tick is set first, so that nothing here can stop the clock."""
+        self._ticks += 1
+        early = self._ticks < len(FIRST_TICKS_S) and not self._source.replay
+        self.set_timer(FIRST_TICKS_S[self._ticks] if early else self._source.interval_s, self._tick)
+        if self._ticks == 3:
+            # What start-up has left will never be garbage; without this every full collection walks through it.
+            gc.collect()
+            gc.freeze()
+        if self._paused:
+            return
+        try:
+            snapshot = self._source.next()
+        except TuiError as error:
+            self.failure = error
+            self.exit(return_code=error.exit_code)
+            return
+        if snapshot is not None:
+            self.snapshot = snapshot
+        self.draw()
+
+    def draw(self) -> None:
+        """Draw the page that is open, or the panels under it."""
+        width, height = self.size
+        if width < 20 or height < 5:
+            return
+        if isinstance(self.screen, Page):
+            self.screen.draw(self.snapshot)
+            return
+        rows = panel_rows(self.snapshot, self.view, width, height - 2, self.look)
+        self._give_heights({name: len(rows[name]) for name in NAMES})
+        self._header.show([self._ascii(header_row(self, width))])
+        self._footer.show([self._ascii(footer_row(self, width))])
+        for name, board in self._boards.items():
+            board.show([self._ascii(row) for row in rows[name]])
+
+    def _ascii(self, row: Row) -> Row:
+        if not self.look.ascii:
+            return row
+        return Row(tuple((fmt.ascii_only(text), role) for text, role in row.spans), row.target)
+
+    def _give_heights(self, heights: dict[str, int]) -> None:
+        """Layout is dear: it happens only when a panel really needs another height."""
+        if heights == self._heights:
+            return
+        self._heights = heights
+        for name, board in self._boards.items():
+            board.styles.height = heights[name]
+            board.display = heights[name] > 0
+
+    def on_resize(self) -> None:
+        self.draw()
+
+    # What the keys do.
+
+    def action_pause(self) -> None:
+        self._paused = not self._paused
+        self.draw()
+
+    def action_faster(self, steps: int) -> None:
+        self._say(self._source.faster(steps))
+
+    def action_seek(self, seconds: float) -> None:
+        snapshot = self._source.seek(seconds)
+        if snapshot is not None:
+            self.snapshot = snapshot
+        elif not self._source.replay:
+            self.view = replace(self.view, first_gpu=max(0, self.view.first_gpu + (1 if seconds > 0 else -1)))
+        self.draw()
+
+    def action_toggle_panel(self, number: int) -> None:
+        self.view = replace(self.view, shown=self.view.shown ^ {NAMES[number - 1]})
+        self.draw()
+
+    def action_sort(self) -> None:
+        self.view = replace(self.view, sort=self.view.sort + 1)
+        orders = {"newest": "servers by address, trials newest first", "rate": "by finished tok/s"}
+        self._say(orders.get(self.view.sort_name, "servers by waiting requests, trials by mem-fraction"))
+
+    def action_select(self, steps: int) -> None:
+        known = targets(self.snapshot, self.view)
+        if not known:
+            return
+        place = known.index(self.view.selected) if self.view.selected in known else (-1 if steps > 0 else 0)
+        self._choose(known[max(0, min(len(known) - 1, place + steps))])
+
+    def _choose(self, target: Target) -> None:
+        self.view = replace(self.view, selected=target)
+        self.draw()
+
+    def action_open(self) -> None:
+        kind, name = self.view.selected or next(iter(targets(self.snapshot, self.view)), ("", ""))
+        if kind == "server":
+            self._open(lambda snapshot, width, look: _server(snapshot, name, width, look))
+        elif kind == "trial":
+            self._open(lambda snapshot, width, look: _trial(snapshot, name, width, look))
+
+    def action_diagnosis(self) -> None:
+        self._open(diagnosis_page)
+
+    def action_help(self) -> None:
+        self._open(lambda _, width, look: help_page(width, look))
+
+    def _open(self, rows: PageRows) -> None:
+        self.push_screen(Page(rows, self.look), lambda _: self.draw())
+
+    def action_forget(self) -> None:
+        self.view = replace(self.view, needle="", selected=None)
+        self.draw()
+
+    def action_filter(self) -> None:
+        self._typing = self.view.needle
+        self.draw()
+
+    async def on_event(self, event: events.Event) -> None:
+        """While a filter is typed every key belongs to it."""
+        if isinstance(event, events.Key) and self._typing is not None and not isinstance(self.screen, Page):
+            self._type(event)
+            return
+        await super().on_event(event)
+
+    def _type(self, event: events.Key) -> None:
+        assert self._typing is not None
+        if event.key == "enter":
+            self._typing = None
+        elif event.key == "escape":
+            self._typing, self.view = None, replace(self.view, needle="")
+        else:
+            text = self._typing[:-1] if event.key == "backspace" else self._typing + (event.character or "")
+            self._typing = "".join(char for char in text if char.isprintable())
+            self.view = replace(self.view, needle=self._typing)
+        self.draw()
+
+    def on_click(self, event: events.Click) -> None:
+        board = event.widget
+        if not isinstance(board, Board) or isinstance(self.screen, Page):
+            return
+        target = board.target_at(event.y)
+        if target is None:
+            return
+        kind, name = target
+        if kind == "panel":
+            self.action_toggle_panel(int(name))
+        elif target == self.view.selected:
+            self.action_open()
+        else:
+            self._choose(target)
+
+    def _say(self, sentence: str) -> None:
+        self._said = sentence
+        self.draw()
+
+    # What the header and the footer tell.
+
+    @property
+    def headline(self) -> list[str]:
+        snapshot = self.snapshot
+        told = [
+            f"{len(snapshot.servers)} server{'s' * (len(snapshot.servers) != 1)}",
+            f"{len(snapshot.gpus)} GPUs",
+        ]
+        if any(server.facts.simulated for server in snapshot.servers):
+            told.append("simulated")
+        return told
+
+    @property
+    def status(self) -> str:
+        state = "PAUSED" if self._paused else self._source.status()
+        pace = "" if self._source.replay else f"every {self._source.interval_s:g} s"
+        clock = fmt.clock(self.snapshot.taken_unix_s) if self.snapshot.taken_unix_s else ""
+        return "  ".join(word for word in (state, pace, clock) if word)
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def prompt(self) -> str | None:
+        """What has been typed of a filter; None while none is typed."""
+        return self._typing
+
+    @property
+    def said(self) -> str:
+        return self._said
+
+
+def header_row(app: KvtopApp, width: int) -> Row:
+    pen = Pen(width).gap().put("kvtop", "key").gap(2).put(app.host, "strong").gap(2)
+    pen.put(" · ".join(app.headline), "dim")
+    if app.view.needle:
+        pen.put(f"  /{app.view.needle}", "warn")
+    return pen.right(f"{app.status} ", "dim").row()
+
+
+def footer_row(app: KvtopApp, width: int) -> Row:
+    pen = Pen(width).gap()
+    if app.prompt is not None:
+        return (
+            pen.put("filter ", "dim")
+            .put(f"/{app.prompt}_", "strong")
+            .put("   Enter keeps, Esc drops", "dim")
+            .row()
+        )
+    for key, text in (("q", "quit"), ("?", "help"), ("p", "pause"), ("+-", "pace"), ("1-5", "panels"),
+                      ("/", "filter"), ("s", "sort"), ("d", "diagnosis"), ("enter", "open")):  # fmt: skip
+        pen.put(key, "key").put(f" {text}  ", "dim")
+    return pen.right(f"{app.said} ", "hint").row()
+
+
+def _server(snapshot: Snapshot, url: str, width: int, look: Look) -> list[Row]:
+    found = [server for server in snapshot.servers if server.url == url]
+    return server_page(found[0], snapshot, width, look) if found else _gone(width)
+
+
+def _trial(snapshot: Snapshot, name: str, width: int, look: Look) -> list[Row]:
+    trials = snapshot.study.trials if snapshot.study else ()
+    found = [trial for trial in trials if str(trial.trial_id) == name]
+    return trial_page(found[0], width, look) if found else _gone(width)
+
+
+def _gone(width: int) -> list[Row]:
+    return [Pen(width).gap(2).put("it is no longer there", "dim").row()]
+
+
+def run_app(source: Source, settings: Settings) -> int:
+    """Draw until the user leaves. The terminal is restored and every poll ended, whatever happens."""
+    if not settings.color:
+        os.environ["NO_COLOR"] = "1"
+    os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    app = KvtopApp(source, settings)
+    try:
+        app.run()
+    finally:
+        source.stop()
+    if app.failure is not None:
+        raise app.failure
+    return app.return_code or 0

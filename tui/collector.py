@@ -1,0 +1,257 @@
+"""Reads servers, GPUs and a study, each in a thread of its own, so that none of them can hold up another or the screen.
+
+`frame()` never waits: it hands out the last good figures with their age.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from launcher.errors import LauncherError, ObservationError
+from launcher.gpus import GpuReader, GpuSample
+from launcher.observe.sample import ServerSample
+from tui.discover import LocalServer
+from tui.frame import Frame, ServerReading
+from tui.settings import Settings
+
+if TYPE_CHECKING:
+    from tuner.journal.view import StudyView
+
+TIMEOUT_SHARE = 0.8
+"""Of the interval: a read ends before the next is due."""
+RETRY_AT_MOST_S = 5.0
+DISCOVER_EVERY_S = 10.0
+DISCOVERY_SHARE = 0.002
+"""Of one core, at most: on a box with thousands of processes the search becomes rarer."""
+STUDY_EVERY_S = 2.0
+DEAR_GPU_EVERY_S = 2.0
+"""Utilisation, power and processes cost about 5 ms a GPU (NVML on an H200); memory 0.1 ms."""
+
+
+class SampleReader(Protocol):
+    """The part of `launcher.observe.read.ServerReader` that is used here."""
+
+    def read(self) -> ServerSample: ...
+
+    def close(self) -> None: ...
+
+
+OpenReader = Callable[[str, str | None, float], SampleReader]
+"""(url, api_key, timeout_s) -> reader."""
+
+
+def open_server_reader(url: str, api_key: str | None, timeout_s: float) -> SampleReader:
+    # Late: whoever replays a recording needs no HTTP client.
+    from launcher.observe.read import ServerReader
+
+    return ServerReader(url, api_key=api_key, timeout_s=timeout_s)
+
+
+class _Repeating(threading.Thread):
+    """Runs `step` again and again until stopped; `step` returns the seconds to wait."""
+
+    def __init__(self, name: str, step: Callable[[], float]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._step = step
+        self._stopped = threading.Event()
+        self.first_done = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            wait_s = self._step()
+            self.first_done.set()
+            self._stopped.wait(wait_s)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+class ServerPoll:
+    """The newest reading of one server."""
+
+    def __init__(self, url: str, reader: SampleReader, interval_s: Callable[[], float]) -> None:
+        self.reading = ServerReading(url)
+        self._reader = reader
+        self._interval_s = interval_s
+        self._failures = 0
+
+    def step(self) -> float:
+        """Read once; a failure keeps the last good sample and says why. Returns the seconds to the next read."""
+        began = time.monotonic()
+        try:
+            sample = self._reader.read()
+        except ObservationError as error:
+            self._failures += 1
+            self.reading = replace(self.reading, problem=str(error), problem_kind=type(error).__name__)
+        else:
+            self._failures = 0
+            self.reading = replace(
+                self.reading, sample=sample, sample_unix_s=time.time(), problem=None, problem_kind=None
+            )
+        interval_s = self._interval_s()
+        if self._failures > 3:
+            interval_s = min(max(RETRY_AT_MOST_S, interval_s), interval_s * self._failures)
+        return max(0.05, interval_s - (time.monotonic() - began))
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class GpuPoll:
+    """The newest samples of all GPUs; the dear figures are refreshed less often than the memory."""
+
+    def __init__(self, reader: GpuReader, interval_s: Callable[[], float]) -> None:
+        self.samples: tuple[GpuSample, ...] = ()
+        self.problem: str | None = None
+        self._reader = reader
+        self._interval_s = interval_s
+        self._dear_at = float("-inf")
+
+    def step(self) -> float:
+        began = time.monotonic()
+        memory_only = began - self._dear_at < DEAR_GPU_EVERY_S - 0.1
+        try:
+            samples = self._reader.read(memory_only=memory_only)
+        except LauncherError as error:
+            self.problem = str(error)
+            return self._interval_s()
+        if memory_only:
+            samples = _with_new_memory(self.samples, samples)
+        else:
+            self._dear_at = began
+        self.samples, self.problem = samples, None
+        return max(0.05, self._interval_s() - (time.monotonic() - began))
+
+
+def _with_new_memory(old: tuple[GpuSample, ...], new: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
+    """The old figures with the memory of now; a set of GPUs that has changed is taken as it is."""
+    if [gpu.index for gpu in old] != [gpu.index for gpu in new]:
+        return new
+    return tuple(
+        replace(
+            before,
+            memory_total_bytes=now.memory_total_bytes,
+            memory_used_bytes=now.memory_used_bytes,
+            lost=now.lost,
+        )
+        for before, now in zip(old, new, strict=True)
+    )
+
+
+class StudyPoll:
+    """The newest view of the study: the one that was named, or the one that a daemon runs here."""
+
+    def __init__(self, named: Path | None) -> None:
+        self.view: StudyView | None = None
+        self.problem: str | None = None
+        self._named = named
+
+    def step(self) -> float:
+        # Late: a screen without a study needs no journal.
+        from tuner.errors import JournalError
+        from tuner.journal import find_running_studies, read_study
+
+        try:
+            directory = self._named or next(iter(find_running_studies()), None)
+            self.view = read_study(directory) if directory else None
+            self.problem = None
+        except JournalError as error:
+            self.problem = str(error)
+        return STUDY_EVERY_S if self.view is not None or self._named else DISCOVER_EVERY_S
+
+
+class Collector:
+    """All polls together."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        gpus: GpuReader | None,
+        *,
+        open_reader: OpenReader = open_server_reader,
+        find: Callable[[], tuple[LocalServer, ...]] | None = None,
+        with_study: bool = True,
+    ) -> None:
+        self.interval_s = settings.interval_s
+        self._settings = settings
+        self._open_reader = open_reader
+        self._find = find
+        self._lock = threading.Lock()
+        self._polls: dict[str, ServerPoll] = {}
+        self._threads: dict[str, _Repeating] = {}
+        self._local: dict[str, LocalServer] = {}
+        self._gpus = GpuPoll(gpus, lambda: self.interval_s) if gpus is not None else None
+        self._gpu_reader = gpus
+        self._study = StudyPoll(settings.study) if with_study else None
+
+    def start(self) -> None:
+        """Begin to poll. Returns at once."""
+        for url in self._settings.urls:
+            self._watch(url)
+        self._run("discover", self._discover)
+        if self._gpus is not None:
+            self._run("gpus", self._gpus.step)
+        if self._study is not None:
+            self._run("study", self._study.step)
+
+    def wait_first(self, timeout_s: float) -> None:
+        """Until every poll has answered or failed once (the servers that discovery finds included)."""
+        deadline = time.monotonic() + timeout_s
+        waited: set[str] = set()
+        while pending := [name for name in list(self._threads) if name not in waited]:
+            for name in sorted(pending, key=lambda name: name != "discover"):
+                self._threads[name].first_done.wait(max(0.0, deadline - time.monotonic()))
+                waited.add(name)
+
+    def frame(self) -> Frame:
+        """The newest of everything. Never waits."""
+        with self._lock:
+            readings = tuple(self._with_pids(poll.reading) for poll in self._polls.values())
+        return Frame(
+            time.time(),
+            readings,
+            self._gpus.samples if self._gpus else (),
+            self._gpus.problem if self._gpus else None,
+            self._study.view if self._study else None,
+        )
+
+    def stop(self) -> None:
+        """Ask every thread to end; they are daemons and need not be waited for."""
+        for thread in self._threads.values():
+            thread.stop()
+        for poll in self._polls.values():
+            poll.close()
+        if self._gpu_reader is not None:
+            self._gpu_reader.close()
+
+    def _with_pids(self, reading: ServerReading) -> ServerReading:
+        local = self._local.get(reading.url)
+        return replace(reading, pids=local.pids) if local else reading
+
+    def _run(self, name: str, step: Callable[[], float]) -> None:
+        thread = _Repeating(name, step)
+        self._threads[name] = thread
+        thread.start()
+
+    def _watch(self, url: str) -> None:
+        reader = self._open_reader(url, self._settings.api_key, TIMEOUT_SHARE * self.interval_s)
+        poll = ServerPoll(url, reader, lambda: self.interval_s)
+        with self._lock:
+            self._polls[url] = poll
+        self._run(url, poll.step)
+
+    def _discover(self) -> float:
+        """Local servers and their processes; without --url each of them is watched from now on."""
+        if self._find is None:
+            return DISCOVER_EVERY_S
+        began = time.thread_time()
+        self._local = {server.url.replace("localhost", "127.0.0.1"): server for server in self._find()}
+        if not self._settings.urls:
+            for url in self._local.keys() - self._polls.keys():
+                self._watch(url)
+        return max(DISCOVER_EVERY_S, (time.thread_time() - began) / DISCOVERY_SHARE)

@@ -1,0 +1,82 @@
+"""SGLang servers of this machine, found by the listening sockets of SGLang's processes. Nothing is probed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+
+LAUNCHERS = ("sglang.launch_server", "sglang serve", "launcher.simulated")
+"""What the command line of a process that serves HTTP contains; `sglang::` are the titles of its children."""
+TITLE = "sglang::"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """One server of this machine and the processes under it."""
+
+    url: str
+    pids: tuple[int, ...]
+
+
+def local_servers() -> tuple[LocalServer, ...]:
+    """Servers of all users whose sockets may be read, by port."""
+    found = {}
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        if not is_sglang(process.info["cmdline"] or []):
+            continue
+        for port, host in _listening(process):
+            found[port] = LocalServer(f"http://{host}:{port}", tree(process))
+    return tuple(found[port] for port in sorted(found))
+
+
+def is_sglang(cmdline: list[str]) -> bool:
+    """Whether this is the command line of an SGLang launcher (real or simulated)."""
+    joined = " ".join(cmdline)
+    if joined.startswith(TITLE):
+        return False
+    return any(launcher in joined for launcher in LAUNCHERS) and not joined.startswith(("sh ", "bash "))
+
+
+def _listening(process: psutil.Process) -> list[tuple[int, str]]:
+    """The HTTP port: named by --port if it is among the listening ones, else the lowest."""
+    try:
+        sockets = process.net_connections("tcp")
+        named = _named_port(process.info["cmdline"])
+    except (psutil.Error, OSError):
+        return []
+    ports = {c.laddr.port: c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
+    if not ports:
+        return []
+    port = named if named in ports else min(ports)
+    return [(port, _reachable(ports[port]))]
+
+
+def _named_port(cmdline: list[str]) -> int:
+    for place, word in enumerate(cmdline):
+        name, _, value = word.partition("=")
+        if name == "--port":
+            value = value or (cmdline[place + 1] if place + 1 < len(cmdline) else "")
+            return int(value) if value.isdigit() else 0
+    return 30000
+
+
+def _reachable(address: str) -> str:
+    if address in ("0.0.0.0", "::", "127.0.0.1"):
+        return "127.0.0.1"
+    return f"[{address}]" if ":" in address else address
+
+
+def tree(process: psutil.Process) -> tuple[int, ...]:
+    """The process and its descendants; what has gone meanwhile is left out."""
+    try:
+        return (process.pid, *(child.pid for child in process.children(recursive=True)))
+    except psutil.Error:
+        return (process.pid,)
+
+
+def tree_of(pid: int) -> tuple[int, ...]:
+    try:
+        return tree(psutil.Process(pid))
+    except psutil.Error:
+        return ()

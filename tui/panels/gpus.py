@@ -1,0 +1,130 @@
+"""GPU panel: one line a GPU, its memory stacked by part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tui import format as fmt
+from tui.panels.graph import stacked
+from tui.panels.look import PART_NAMES, PARTS, Look, Role
+from tui.panels.row import Pen, Row, clip, title_row
+from tui.snapshot import GpuView, MemoryParts, Snapshot
+
+WIDE = 110
+HOT_C = 85.0
+
+
+def gpu_rows(
+    snapshot: Snapshot, width: int, height: int, look: Look, number: int, first: int = 0
+) -> list[Row]:
+    """The panel in at most `height` rows; `first` is the GPU to begin with when they do not all fit."""
+    gpus = snapshot.gpus
+    rows = [_title(snapshot, width, look, number)]
+    if not gpus:
+        text = snapshot.gpu_problem or "no GPU on this machine"
+        return [*rows, Pen(width).gap(2).put(text, "dim").row()][:height]
+    room = height - 1
+    first = max(0, min(first, len(gpus) - room))
+    shown = gpus[first : first + room]
+    rows += [_gpu_row(gpu, width, look) for gpu in shown]
+    if len(shown) < len(gpus) and len(rows) > 1:
+        note = f"GPUs {first}-{first + len(shown) - 1} of {len(gpus)}"
+        rows[0] = title_row(number, "GPU memory", width, look, note)
+    return rows[:height]
+
+
+def _title(snapshot: Snapshot, width: int, look: Look, number: int) -> Row:
+    """The legend is the title's note: only the parts that some GPU has."""
+    pen = Pen(width)
+    pen.put(look.rule, "rule").gap().put(look.number(number), "key").put("GPU memory", "title").gap()
+    legend = [part for part in PARTS if _anywhere(part, snapshot.gpus)]
+    models = _models(snapshot.gpus)
+    wide = sum(len(PART_NAMES[part]) + 3 for part in legend) + 1
+    fill = width - pen.column - wide - (len(models) + 2 if width >= WIDE else 0) - 2
+    if width >= WIDE and models:
+        pen.put(models, "dim").gap()
+    pen.put(look.rule * max(1, fill), "rule").gap()
+    for part in legend:
+        pen.put(look.fill(part), part).put(f"{PART_NAMES[part]}  ", "dim")
+    pen.put(look.rule * pen.left, "rule")
+    return pen.row(("panel", str(number)))
+
+
+def _anywhere(part: str, gpus: Sequence[GpuView]) -> bool:
+    return any(gpu.parts is not None and getattr(gpu.parts, part) > 0 for gpu in gpus)
+
+
+def _models(gpus: Sequence[GpuView]) -> str:
+    names = [gpu.sample.name for gpu in gpus]
+    kinds = [f"{names.count(name)} × {clip(name, 34)}" for name in dict.fromkeys(names)]
+    simulated = " (simulated)" if any(gpu.sample.simulated for gpu in gpus) else ""
+    return ", ".join(kinds) + simulated
+
+
+def _gpu_row(gpu: GpuView, width: int, look: Look) -> Row:
+    sample = gpu.sample
+    pen = Pen(width)
+    pen.put(f"{sample.index:>3} ", "dim" if not sample.lost else "bad")
+    target = ("gpu", str(sample.index))
+    if sample.lost:
+        return pen.put("LOST", "bad").put("  the driver has lost this GPU", "dim").row(target)
+    tail = _tail_wide(gpu) if width >= WIDE else _tail_narrow(gpu)
+    bar_width = max(10, width - pen.column - sum(len(text) for text, _ in tail) - 1)
+    _bar(pen, gpu.parts, bar_width, look)
+    pen.gap()
+    for text, role in tail:
+        pen.put(text, role)
+    return pen.row(target)
+
+
+def _bar(pen: Pen, parts: MemoryParts | None, width: int, look: Look) -> None:
+    if parts is None:
+        pen.put("memory not told by the driver".ljust(width)[:width], "dim")
+        return
+    sizes = [(part, float(getattr(parts, part))) for part in PARTS]
+    for text, role in stacked(sizes, sum(size for _, size in sizes), width, look):
+        pen.put(text, role)
+
+
+def _tail_wide(gpu: GpuView) -> list[tuple[str, Role]]:
+    sample = gpu.sample
+    used, total = fmt.gib(sample.memory_used_bytes), fmt.gib(sample.memory_total_bytes)
+    return [
+        (f"{used:>5}", "text"),
+        (f"/{total:>5} GiB ", "dim"),
+        (f"{fmt.share(sample.utilization_share):>5}", "text"),
+        (f"{_whole(sample.power_w):>5}", "text"),
+        (f"/{_whole(sample.power_limit_w):>4} W", "dim"),
+        (f"{_whole(sample.temperature_c):>4}°", _heat(sample.temperature_c)),
+        (f" {_state(gpu):<12.12}", "warn"),
+    ]
+
+
+def _tail_narrow(gpu: GpuView) -> list[tuple[str, Role]]:
+    sample = gpu.sample
+    used, total = fmt.gib(sample.memory_used_bytes), fmt.gib(sample.memory_total_bytes)
+    return [
+        (f"{used:>5}/{total:<5}", "text"),
+        (f"{fmt.share(sample.utilization_share):>5}", "text"),
+        (f"{_whole(sample.power_w):>4}W", "text"),
+        (f"{_whole(sample.temperature_c):>4}°", _heat(sample.temperature_c)),
+        (f" {_state(gpu):<4.4}", "warn"),
+    ]
+
+
+def _whole(value: float | None) -> str:
+    return fmt.UNKNOWN if value is None else f"{value:.0f}"
+
+
+def _heat(temperature_c: float | None) -> Role:
+    return "warn" if temperature_c is not None and temperature_c >= HOT_C else "text"
+
+
+def _state(gpu: GpuView) -> str:
+    """What is out of the ordinary: throttling first."""
+    sample = gpu.sample
+    if sample.throttle_reasons:
+        return sample.throttle_reasons[0].replace("_", " ")
+    if sample.ecc_uncorrected:
+        return f"ECC {sample.ecc_uncorrected}"
+    return "MIG" if sample.mig else ""

@@ -1,0 +1,261 @@
+"""Servers panel: what gets finished, who waits, how full the KV pool is."""
+
+from __future__ import annotations
+
+from tui import format as fmt
+from tui.panels.graph import stacked
+from tui.panels.look import Look, Role
+from tui.panels.row import Pen, Row, Span, clip, title_row
+from tui.snapshot import Quantiles, Reach, ServerView, Snapshot
+
+FULL_HEIGHT = 5
+BADGE_ROLE: dict[Reach, Role] = {
+    Reach.UP: "good",
+    Reach.STALE: "warn",
+    Reach.DOWN: "bad",
+    Reach.LOCKED: "bad",
+    Reach.CONNECTING: "dim",
+}
+
+
+def server_rows(
+    servers: tuple[ServerView, ...],
+    width: int,
+    height: int,
+    look: Look,
+    number: int,
+    selected: str | None = None,
+) -> list[Row]:
+    """The panel in at most `height` rows: five lines a server if they fit, else two, else one."""
+    rows = [title_row(number, "servers", width, look, "enter: ranks and facts" if servers else "")]
+    if not servers:
+        return [*rows, Pen(width).gap(2).put("none", "dim").row()][:height]
+    lines = lines_each(len(servers), height - 1)
+    for server in servers:
+        rows += one_server(server, width, lines, look, server.url == selected and len(servers) > 1)
+    return rows[:height]
+
+
+def lines_each(servers: int, room: int) -> int:
+    return next((lines for lines in (FULL_HEIGHT, 4, 3, 2) if servers * lines <= room), 1)
+
+
+def one_server(server: ServerView, width: int, lines: int, look: Look, selected: bool) -> list[Row]:
+    target = ("server", server.url)
+    if not server.is_live:
+        return [_head(server, width, look, selected), *_problem(server, width)][: max(1, lines)]
+    if lines == 1:
+        return [_compact(server, width, look, selected)]
+    drawn = [
+        _head(server, width, look, selected),
+        _flow(server, width).row(target),
+        _kv(server, width, look).row(target),
+        _latency(server, width).row(target),
+        _cache(server, width).row(target),
+    ]
+    if lines == 2:
+        return [_compact(server, width, look, selected), drawn[2]]
+    return drawn[:lines]
+
+
+def _problem(server: ServerView, width: int) -> list[Row]:
+    text = server.problem or "waiting for its first answer"
+    role = "dim" if server.reach is Reach.CONNECTING else "bad"
+    return [Pen(width).gap(4).put(text, role).row(("server", server.url))]
+
+
+def _badge(pen: Pen, server: ServerView, look: Look, selected: bool) -> None:
+    pen.put(">" if selected else " ", "key").put(
+        look.badge(server.reach.value), BADGE_ROLE[server.reach]
+    ).gap()
+    pen.put(f"{clip(server.short_name, 24):<7}", "selected" if selected else "strong").gap()
+
+
+def _head(server: ServerView, width: int, look: Look, selected: bool) -> Row:
+    pen = Pen(width)
+    _badge(pen, server, look, selected)
+    if server.facts.model_name:
+        pen.put(clip(server.facts.model_name, max(16, width // 4)), "text").gap(2)
+    pen.put("  ".join(_facts(server)), "dim")
+    if server.reach is Reach.STALE:
+        pen.right(f"  stale {fmt.span(server.age_s)}: {server.problem or ''}"[: max(0, pen.left)], "warn")
+    return pen.row(("server", server.url))
+
+
+def _facts(server: ServerView) -> list[str]:
+    facts = server.facts
+    told = [
+        f"SGLang {facts.sglang_version}" if facts.sglang_version else "",
+        "simulated" if facts.simulated else "",
+        f"tp {facts.tp_size}" if facts.tp_size else "",
+        f"dp {facts.dp_size}" if (facts.dp_size or 1) > 1 else "",
+        f"mem-fraction {facts.mem_fraction_static:g}" if facts.mem_fraction_static else "",
+        f"KV {facts.kv_cache_dtype or facts.kv_cache_dtype_asked}"
+        if facts.kv_cache_dtype or facts.kv_cache_dtype_asked
+        else "",
+        f"HiCache {facts.hicache_size_gb} GB/rank" if facts.hicache_size_gb else "",
+    ]
+    return [part for part in told if part]
+
+
+def _flow(server: ServerView, width: int) -> Pen:
+    """The rate that matters first: what gets finished."""
+    pool, rates = server.pool, server.rates
+    pen = Pen(width).gap(4)
+    pen.put("finished ", "dim").put(f"{fmt.rate(rates.completion_tokens_per_s):>6}", "finished").put(
+        " tok/s ", "dim"
+    )
+    pen.put(f"{fmt.rate(rates.responses_per_s):>5}", "text").put(" resp/s", "dim")
+    pen.put("  decoding ", "dim").put(f"{fmt.rate(gen_of(server)):>6}", "text").put(" tok/s", "dim")
+    pen.put("  running ", "dim").put(f"{_int(pool.running):>4}", "running")
+    if server.peak_running is not None and width >= 110:
+        pen.put(f" peak {server.peak_running:<4}", "dim")
+    pen.put("  waiting ", "dim").put(f"{_int(pool.queued):>4}", "waiting" if pool.queued else "text")
+    per_minute = None if rates.retractions_per_s is None else rates.retractions_per_s * 60
+    pen.put("  retracted ", "dim").put(fmt.rate(per_minute), "bad" if per_minute else "text").put(
+        "/min", "dim"
+    )
+    if server.tokens_per_joule is not None:
+        pen.put("  tokens/J ", "dim").put(fmt.rate(server.tokens_per_joule), "text")
+    return pen
+
+
+def _kv(server: ServerView, width: int, look: Look) -> Pen:
+    pool = server.pool
+    pen = Pen(width).gap(4).put("KV ", "dim")
+    figures = _kv_figures(server, width)
+    bar = max(8, min(width // 2, width - pen.column - sum(len(text) for text, _ in figures) - 1))
+    for text, role in kv_bar(server, bar, look):
+        pen.put(text, role)
+    pen.gap()
+    for text, role in figures:
+        pen.put(text, role)
+    del pool
+    return pen
+
+
+def kv_bar(server: ServerView, width: int, look: Look) -> list[Span]:
+    """The pool in tokens: used, evictable, free."""
+    pool = server.pool
+    if not pool.capacity_tokens or pool.used_tokens is None:
+        return [("?" * width if look.ascii else "░" * width, "faint")]
+    evictable = pool.evictable_tokens or 0
+    free = max(0, pool.capacity_tokens - pool.used_tokens - evictable)
+    parts = [
+        ("kv_used", float(pool.used_tokens)),
+        ("kv_evictable", float(evictable)),
+        ("kv_free", float(free)),
+    ]
+    return stacked(parts, sum(size for _, size in parts), width, look)
+
+
+def _kv_figures(server: ServerView, width: int) -> list[Span]:
+    pool = server.pool
+    spans: list[Span] = [
+        (f"{fmt.share(pool.usage_share):>4}", "strong"),
+        (f" {fmt.count(pool.used_tokens)}", "kv_used"),
+        (" used", "dim"),
+        (f" {fmt.count(pool.evictable_tokens)}", "kv_evictable"),
+        (" evictable", "dim"),
+        (f" of {fmt.count(pool.capacity_tokens)}", "text"),
+    ]
+    if width >= 110:
+        spans += [("  in flight each ", "dim"), (fmt.count(pool.tokens_in_flight_each), "text")]
+        spans += _host(server)
+    return spans
+
+
+def _host(server: ServerView) -> list[Span]:
+    pool = server.pool
+    if not pool.host_total_tokens:
+        return []
+    used = None if pool.host_used_tokens is None else pool.host_used_tokens / pool.host_total_tokens
+    return [
+        ("  host ", "dim"),
+        (fmt.share(used), "text"),
+        (f" of {fmt.count(pool.host_total_tokens)}", "dim"),
+    ]
+
+
+def _latency(server: ServerView, width: int) -> Pen:
+    rates = server.rates
+    pen = Pen(width).gap(4)
+    for name, told in (("TTFT", rates.ttft), ("ITL", rates.itl), ("E2E", rates.e2e)):
+        pen.put(f"{name} ", "dim")
+        _quantiles(pen, told, width)
+    if rates.completion_window_s is not None:
+        pen.put(f"over {fmt.span(rates.completion_window_s)}", "dim")
+    return pen
+
+
+def _quantiles(pen: Pen, told: Quantiles | None, width: int) -> None:
+    if told is None:
+        pen.put(fmt.UNKNOWN, "dim").gap(3)
+        return
+    pen.put("p50 ", "dim").put(f"{fmt.seconds(told.p50_s):<7}", "text")
+    if width >= 110:
+        pen.put("p90 ", "dim").put(f"{fmt.seconds(told.p90_s):<7}", "text")
+    pen.put("p99 ", "dim").put(f"{fmt.seconds(told.p99_s):<7}", "text").gap()
+
+
+def _cache(server: ServerView, width: int) -> Pen:
+    rates = server.rates
+    pen = Pen(width).gap(4)
+    pen.put("cache hits ", "dim").put(fmt.share(rates.hit_share), "hits")
+    for source, part in sorted(rates.hit_share_by_source.items()):
+        pen.put(f" {source} ", "dim").put(fmt.share(part), "text")
+    pen.put("  prefill ", "dim").put(fmt.rate(rates.prefill_tokens_per_s), "text").put(" tok/s", "dim")
+    pen.put("  evicted ", "dim").put(fmt.rate(rates.evicted_tokens_per_s), "text").put(" tok/s", "dim")
+    if rates.load_back_tokens_per_s is not None and server.pool.host_total_tokens:
+        pen.put("  loaded back ", "dim").put(fmt.rate(rates.load_back_tokens_per_s), "text").put(
+            " tok/s", "dim"
+        )
+    if rates.eager_share:
+        pen.put("  eager ", "dim").put(fmt.share(rates.eager_share), "warn")
+    note = _hot(server) or (server.notes[0] if server.notes else "")
+    if note:
+        pen.put(f"  {note}", "dim")
+    return pen
+
+
+def _hot(server: ServerView) -> str:
+    """DP ranks apart: the spread of their usage."""
+    usages = [rank.token_usage_share for rank in server.ranks if rank.token_usage_share is not None]
+    if len(usages) < 2:
+        return ""
+    return f"{len(usages)} DP ranks {fmt.share(min(usages))}-{fmt.share(max(usages))} used"
+
+
+def _compact(server: ServerView, width: int, look: Look, selected: bool) -> Row:
+    """One line: everything that decides, nothing else."""
+    pool, rates = server.pool, server.rates
+    pen = Pen(width)
+    _badge(pen, server, look, selected)
+    pen.put(f"{fmt.rate(rates.completion_tokens_per_s):>6}", "finished").put(" done/s", "dim")
+    pen.put(f"{fmt.rate(gen_of(server)):>7}", "text").put(" gen/s", "dim")
+    pen.put(f"{_int(pool.running):>5}", "running").put(" run", "dim")
+    pen.put(f"{_int(pool.queued):>5}", "waiting" if pool.queued else "text").put(" wait", "dim")
+    pen.put("  KV ", "dim").put(fmt.share(pool.usage_share), "strong").put(
+        f" of {fmt.count(pool.capacity_tokens)}", "dim"
+    )
+    if server.reach is Reach.STALE:
+        pen.put(f"  stale {fmt.span(server.age_s)}", "warn")
+    elif rates.ttft is not None:
+        pen.put("  TTFT ", "dim").put(fmt.seconds(rates.ttft.p50_s), "text")
+    return pen.row(("server", server.url))
+
+
+def gen_of(server: ServerView) -> float | None:
+    """Tokens decoded per second: from the counter, else the server's own figure."""
+    gen = server.rates.gen_tokens_per_s
+    return gen if gen is not None else server.pool.gen_tokens_per_s
+
+
+def _int(value: int | None) -> str:
+    return fmt.UNKNOWN if value is None else str(value)
+
+
+def filtered(snapshot: Snapshot, needle: str) -> tuple[ServerView, ...]:
+    """Servers whose address or model contains `needle`."""
+    wanted = needle.lower()
+    return tuple(s for s in snapshot.servers if wanted in f"{s.url} {s.facts.model_name or ''}".lower())

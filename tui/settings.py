@@ -1,0 +1,158 @@
+"""What the user wants, gathered once: command line before environment before config file before defaults."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tui.errors import SettingsError
+
+INTERVAL_S = (0.2, 60.0)
+FILE_KEYS = ("url", "interval_s", "api_key_env", "ascii", "color", "gpu", "window_s")
+"""Keys of the config file (TOML)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    urls: tuple[str, ...] = ()
+    """Empty: find the servers of this machine."""
+    interval_s: float = 1.0
+    window_s: float = 0.0
+    """How long --once and --diagnose watch before they answer; rates need more than 0."""
+    api_key: str | None = None
+    ascii: bool = False
+    color: bool = True
+    gpu: bool = True
+    gpu_source: str | None = None
+    """None: the driver. "simulated:DIR": the simulated engine's GPUs."""
+    study: Path | None = None
+
+    def shown(self) -> str:
+        """The effective settings, one a line; the API key is never shown."""
+        pairs = [(item.name, getattr(self, item.name)) for item in fields(self)]
+        told = [(name, "(set)" if name == "api_key" and value else value) for name, value in pairs]
+        return "\n".join(f"{name} = {value!r}" for name, value in told) + "\n"
+
+
+def gather(args: argparse.Namespace, env: Mapping[str, str]) -> Settings:
+    """Settings from every place; SettingsError names the place, the key and the value."""
+    settings = _from_file(Settings(), args.config, env)
+    settings = _from_env(settings, env)
+    return _from_args(settings, args)
+
+
+def default_file(env: Mapping[str, str]) -> Path:
+    home = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME", "~"), ".config")
+    return Path(home).expanduser() / "kvtune" / "kvtop.toml"
+
+
+def _from_file(settings: Settings, named: Path | None, env: Mapping[str, str]) -> Settings:
+    path = named or default_file(env)
+    if named is None and not path.is_file():
+        return settings
+    values = _read_toml(path)
+    for key in values:
+        if key not in FILE_KEYS:
+            near = difflib.get_close_matches(key, FILE_KEYS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(FILE_KEYS)}"
+            raise SettingsError(f"{path}: {key}: unknown key; {hint}")
+    return _apply_file(settings, path, values, env)
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not valid TOML: {error}") from error
+
+
+def _apply_file(
+    settings: Settings, path: Path, values: Mapping[str, object], env: Mapping[str, str]
+) -> Settings:
+    if "url" in values:
+        urls = values["url"]
+        listed = [urls] if isinstance(urls, str) else urls
+        if not isinstance(listed, list):
+            raise SettingsError(f"{path}: url: {urls!r} should be a URL or a list of URLs")
+        settings = replace(settings, urls=tuple(checked_url(str(url), f"{path}: url") for url in listed))
+    for key in ("interval_s", "window_s"):
+        if key in values:
+            settings = replace(settings, **{key: checked_seconds(values[key], f"{path}: {key}", key)})
+    for key in ("ascii", "color", "gpu"):
+        if key in values:
+            settings = replace(settings, **{key: _checked_bool(values[key], f"{path}: {key}")})
+    if "api_key_env" in values:
+        settings = replace(settings, api_key=env.get(str(values["api_key_env"])))
+    return settings
+
+
+def _from_env(settings: Settings, env: Mapping[str, str]) -> Settings:
+    if env.get("KVTOP_URL"):
+        urls = env["KVTOP_URL"].replace(",", " ").split()
+        settings = replace(settings, urls=tuple(checked_url(url, "KVTOP_URL") for url in urls))
+    if env.get("KVTOP_API_KEY"):
+        settings = replace(settings, api_key=env["KVTOP_API_KEY"])
+    if env.get("NO_COLOR"):
+        settings = replace(settings, color=False)
+    return settings
+
+
+def _from_args(settings: Settings, args: argparse.Namespace) -> Settings:
+    if args.url:
+        settings = replace(settings, urls=tuple(checked_url(url, "--url") for url in args.url))
+    if args.interval is not None:
+        settings = replace(settings, interval_s=checked_seconds(args.interval, "--interval", "interval_s"))
+    if args.window is not None:
+        settings = replace(settings, window_s=checked_seconds(args.window, "--window", "window_s"))
+    if args.api_key:
+        settings = replace(settings, api_key=args.api_key)
+    return replace(
+        settings,
+        ascii=settings.ascii or args.ascii,
+        color=settings.color and not args.no_color,
+        gpu=settings.gpu and not args.no_gpu,
+        gpu_source=args.gpus,
+        study=args.study,
+    )
+
+
+def checked_url(text: str, place: str) -> str:
+    """`host:port` and `http://host:port/` alike become `http://host:port`."""
+    url = text.strip().rstrip("/")
+    if "://" not in url:
+        url = f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise SettingsError(f"{place}: {text!r}: {error}; write http://HOST:PORT") from error
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(f"{place}: {text!r} is not a server's address; write http://HOST:PORT")
+    if port is None and parts.scheme == "http":
+        raise SettingsError(f"{place}: {text!r} names no port; SGLang's default is {url}:30000")
+    return url
+
+
+def checked_seconds(value: object, place: str, key: str) -> float:
+    low, high = INTERVAL_S if key == "interval_s" else (0.0, 3600.0)
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        raise SettingsError(f"{place}: {value!r} is not a number of seconds") from None
+    if not low <= seconds <= high:
+        raise SettingsError(f"{place}: {value} s is out of range; between {low:g} and {high:g} s")
+    return seconds
+
+
+def _checked_bool(value: object, place: str) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{place}: {value!r} should be true or false")
+    return value
