@@ -72,10 +72,6 @@ _ARGUMENTS = {
     "leftover": 2, "slow-release": 1, "zombie": 0, "stuck": 1, "slow-pin": 1, "pin-fails": 0, "noise": 1,
     "drift": 1, "slow-gpu": 1, "lost-gpu": 1, "port-taken": 0, "crash-after": 1, "metrics-off": 0, "unauthorized": 0,
 }  # fmt: skip
-_FIELDS = {
-    "slow-release": "slow_release_s", "stuck": "stuck_after_s", "slow-pin": "slow_pin_factor", "noise": "noise_share",
-    "drift": "drift_share", "slow-gpu": "slow_gpu_factor", "crash-after": "crash_after_min",
-}  # fmt: skip
 
 
 def parse_faults(specs: Iterable[str]) -> Faults:
@@ -107,10 +103,42 @@ def _with(faults: Faults, spec: str) -> Faults:
         numbers = [float(value) for value in values]
     except ValueError:
         raise UsageError(f"fault {spec!r}: its values must be numbers") from None
-    if name == "leftover":
-        return replace(faults, leftover_gib=(*faults.leftover_gib, (int(numbers[0]), numbers[1])))
-    if name == "lost-gpu":
-        return replace(faults, lost_gpu=int(numbers[0]))
-    if name in _FIELDS:
-        return replace(faults, **{_FIELDS[name]: numbers[0]})
-    return replace(faults, **{name.replace("-", "_"): True})
+    return _applied(faults, name, numbers)
+
+
+def _applied(faults: Faults, name: str, numbers: list[float]) -> Faults:
+    match name:
+        case "leftover":
+            return replace(faults, leftover_gib=(*faults.leftover_gib, (int(numbers[0]), numbers[1])))
+        case "slow-release":
+            return replace(faults, slow_release_s=numbers[0])
+        case "zombie":
+            return replace(faults, zombie=True)
+        case "stuck":
+            return replace(faults, stuck_after_s=numbers[0])
+        case "slow-pin":
+            return replace(faults, slow_pin_factor=numbers[0])
+        case "pin-fails":
+            return replace(faults, pin_fails=True)
+        case "noise":
+            return replace(faults, noise_share=numbers[0])
+        case "drift":
+            return replace(faults, drift_share=numbers[0])
+        case _:
+            return _applied_to_service(faults, name, numbers)
+
+
+def _applied_to_service(faults: Faults, name: str, numbers: list[float]) -> Faults:
+    match name:
+        case "slow-gpu":
+            return replace(faults, slow_gpu_factor=numbers[0])
+        case "lost-gpu":
+            return replace(faults, lost_gpu=int(numbers[0]))
+        case "port-taken":
+            return replace(faults, port_taken=True)
+        case "crash-after":
+            return replace(faults, crash_after_min=numbers[0])
+        case "metrics-off":
+            return replace(faults, metrics_off=True)
+        case _:
+            return replace(faults, unauthorized=True)
