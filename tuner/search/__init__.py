@@ -1,0 +1,8 @@
+"""What to start next, what to measure in it, when to stop and who won. The physics first, a Gaussian
+process on it."""
+
+from tuner.search.options import SearchOptions
+from tuner.search.searcher import Searcher
+from tuner.search.verdict import Verdict
+
+__all__ = ["SearchOptions", "Searcher", "Verdict"]

@@ -1,0 +1,140 @@
+"""Which start to make next: expected improvement x chance of survival / expected minutes, over the whole
+space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from launcher.failure import Direction
+from tuner.search.feasibility import Outlook
+from tuner.search.knowledge import Key, Knowledge, family_of, key_of
+from tuner.space import FRACTION_STEP
+from tuner.trial import Setting, TrialResult
+
+Array = NDArray[np.float64]
+
+LEVELS_EXPECTED = 1.5
+MOST_SETTINGS = 500
+"""Above this many settings the grid of fractions gets coarser; a second is all that a proposal may take."""
+FAR_FROM_SAFE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One start that could be made. `gain` is the expected improvement as a share of the incumbent's rate."""
+
+    setting: Setting
+    concurrency: int
+    outlook: Outlook
+    log_rate: float
+    log_sd: float
+    gain: float
+    seconds: float
+    """Expected seconds, a crash weighted by its chance."""
+
+    @property
+    def score(self) -> float:
+        return self.gain * self.outlook.survival / self.seconds
+
+
+def expected_improvement(mean: Array, sd: Array, best: float) -> Array:
+    """E[max(0, x - best)] of a normal; in log rates it is, for small gains, the gain as a share."""
+    spread = np.maximum(sd, 1e-9)
+    z = (mean - best) / spread
+    return np.asarray((mean - best) * norm.cdf(z) + spread * norm.pdf(z))
+
+
+def incumbent_log_rate(knowledge: Knowledge) -> float:
+    """The best posterior mean among what was really measured; before that, among the probes."""
+    points = knowledge.real_points or knowledge.points
+    mean, _ = knowledge.rates([(point.setting, point.concurrency) for point in points])
+    return float(mean.max())
+
+
+def candidates(knowledge: Knowledge) -> list[Candidate]:
+    """Every setting that may be started, each at its most promising concurrency, best score first."""
+    settings = [setting for setting in open_settings(knowledge) if knowledge.outlook(setting).survival > 0]
+    if not settings or knowledge.rate is None:
+        return []
+    ladder = knowledge.ladder()
+    mean, sd = knowledge.rates([(setting, rung) for setting in settings for rung in ladder])
+    gain = expected_improvement(mean, sd, incumbent_log_rate(knowledge)).reshape(len(settings), len(ladder))
+    mean, sd = mean.reshape(gain.shape), sd.reshape(gain.shape)
+    rungs = gain.argmax(axis=1)
+    made = [
+        _candidate(
+            knowledge, setting, ladder[rung], float(mean[i, rung]), float(sd[i, rung]), float(gain[i, rung])
+        )
+        for i, (setting, rung) in enumerate(zip(settings, rungs, strict=True))
+    ]
+    return sorted(_safe(made, knowledge), key=lambda one: -one.score)
+
+
+def _candidate(
+    knowledge: Knowledge, setting: Setting, concurrency: int, mean: float, sd: float, gain: float
+) -> Candidate:
+    outlook = knowledge.outlook(setting)
+    lives, dies = knowledge.minutes.trial(setting, LEVELS_EXPECTED), knowledge.minutes.crash(setting)
+    seconds = outlook.survival * lives + (1 - outlook.survival) * dies
+    return Candidate(setting, concurrency, outlook, mean, sd, gain, seconds)
+
+
+def _safe(made: Sequence[Candidate], knowledge: Knowledge) -> list[Candidate]:
+    """Those above the survival that is asked for; if there are none, those near the safest."""
+    floor = knowledge.options.least_survival
+    safest = max(one.outlook.survival for one in made)
+    return [one for one in made if one.outlook.survival >= min(floor, safest - FAR_FROM_SAFE)]
+
+
+def open_settings(knowledge: Knowledge) -> list[Setting]:
+    """The grid without what was tried, what died, and what lies beyond a death of its own family."""
+    closed = _closed(knowledge.history)
+    tried = _tried(knowledge)
+    return [
+        setting
+        for setting in knowledge.space.settings(_step(knowledge))
+        if key_of(setting) not in tried and not _is_beyond(setting, closed)
+    ]
+
+
+def _step(knowledge: Knowledge) -> float:
+    low, high = knowledge.space.fraction_bounds
+    families = sum(1 for _ in knowledge.space.families())
+    return max(FRACTION_STEP, round((high - low) * families / MOST_SETTINGS, 3))
+
+
+def _tried(knowledge: Knowledge) -> set[Key]:
+    """Settings that a real start has measured, or that died twice of something that teaches nothing."""
+    measured = {key_of(point.setting) for point in knowledge.real_points}
+    odd = [
+        key_of(trial.proposal.setting)
+        for trial in knowledge.history
+        if trial.failure is not None and not trial.failure.teaches and not trial.failure.retry
+    ]
+    return measured | {key for key in odd if odd.count(key) >= 2}
+
+
+def _closed(history: Sequence[TrialResult]) -> dict[tuple[Key, Direction], float]:
+    """Per family and direction, the fraction at which a start died of its configuration."""
+    closed: dict[tuple[Key, Direction], float] = {}
+    for trial in history:
+        fraction = trial.proposal.setting.mem_fraction_static
+        if trial.failure is None or not trial.failure.teaches or fraction is None:
+            continue
+        direction = trial.failure.mem_fraction_direction
+        at = (family_of(trial.proposal.setting), direction)
+        nearer = min if direction is Direction.DOWN else max
+        closed[at] = nearer(closed.get(at, fraction), fraction)
+    return closed
+
+
+def _is_beyond(setting: Setting, closed: dict[tuple[Key, Direction], float]) -> bool:
+    family, fraction = family_of(setting), setting.mem_fraction_static or 0.0
+    too_high = closed.get((family, Direction.DOWN))
+    too_low = closed.get((family, Direction.UP))
+    return (too_high is not None and fraction >= too_high) or (too_low is not None and fraction <= too_low)

@@ -1,0 +1,80 @@
+"""Which concurrency to measure next in a running server: climbing, informative, and cut when nothing can be
+won."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tuner.search.candidates import expected_improvement, incumbent_log_rate
+from tuner.search.knowledge import Knowledge
+from tuner.trial import LevelEnd, LevelResult, Setting
+
+FIRST_SHARE_OF_RANGE = 0.2
+"""The very first level: enough to see the slope of a decode step, too little to fill the pool."""
+LARGEST_CLIMB = 4.0
+"""How much higher than anything this server has carried the next level may be."""
+SURE_SURVIVAL = 0.93
+"""Above this a known-good level may be gone to at once."""
+LEVEL_GAIN = 0.006
+"""A further level of a running server must promise this much; it costs no start."""
+QUEUE_SHARE = 0.05
+FULL_USAGE = 0.85
+
+
+def first_level(knowledge: Knowledge, setting: Setting) -> int:
+    """Where to begin in a fresh server: the promising level if the server is sure to carry it, else below
+    it."""
+    ladder = knowledge.ladder()
+    if knowledge.rate is None:
+        return _rung_below(ladder, FIRST_SHARE_OF_RANGE * ladder[-1])
+    promising = promising_level(knowledge, setting)
+    if knowledge.outlook(setting).survival >= SURE_SURVIVAL:
+        return promising
+    return _rung_below(ladder, promising / 1.5)
+
+
+def promising_level(knowledge: Knowledge, setting: Setting) -> int:
+    """The concurrency with the highest expected rate."""
+    ladder = knowledge.ladder()
+    mean, _ = knowledge.rates([(setting, rung) for rung in ladder])
+    return ladder[int(np.argmax(mean))]
+
+
+def next_level(knowledge: Knowledge, setting: Setting, done: Sequence[LevelResult]) -> int | None:
+    """The level with the largest expected improvement on what is known, or None when no level can win enough.
+
+    `knowledge` includes `done`. Levels climb: at most LARGEST_CLIMB times what this server has carried.
+    """
+    carried = {level.concurrency for level in done}
+    reach = min(
+        max(carried) * LARGEST_CLIMB, *(level.concurrency for level in done if is_full(level)), math.inf
+    )
+    open_rungs = [rung for rung in knowledge.ladder() if rung not in carried and rung <= reach]
+    if not open_rungs or len(done) >= knowledge.options.most_levels or knowledge.rate is None:
+        return None
+    mean, sd = knowledge.rates([(setting, rung) for rung in open_rungs])
+    gain = expected_improvement(mean, sd, incumbent_log_rate(knowledge))
+    best = int(np.argmax(gain))
+    return open_rungs[best] if float(gain[best]) >= LEVEL_GAIN else None
+
+
+def is_full(level: LevelResult) -> bool:
+    """The pool is full and clients wait: more of them would only make the queue longer."""
+    waiting = (level.queued_requests or 0.0) >= QUEUE_SHARE * level.concurrency
+    return level.end is LevelEnd.QUEUE_ONLY or (waiting and (level.token_usage_share or 0.0) >= FULL_USAGE)
+
+
+def planned_levels(knowledge: Knowledge, setting: Setting) -> tuple[int, ...]:
+    """What is meant to be measured when a start is proposed; the levels seen decide the rest."""
+    first = first_level(knowledge, setting)
+    if knowledge.rate is None:
+        ladder = knowledge.ladder()
+        return tuple(sorted({first, _rung_below(ladder, math.sqrt(first * ladder[-1])), ladder[-1]}))
+    return tuple(sorted({first, promising_level(knowledge, setting)}))
+
+
+def _rung_below(ladder: Sequence[int], value: float) -> int:
+    return max((rung for rung in ladder if rung <= value), default=ladder[0])

@@ -1,0 +1,197 @@
+"""The searcher: a pure function from a history to the next start, the next level, and the verdict.
+
+Same space, prior, options, seed and history give the same answers: a killed daemon proposes what it would
+have proposed. Nothing is kept between calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from scipy.stats import norm
+
+from launcher.timeline import Timeline
+from tuner.memory import MemoryPrior
+from tuner.search.candidates import LEVELS_EXPECTED, Candidate, candidates, incumbent_log_rate
+from tuner.search.confirm import next_confirmation, reserve_s
+from tuner.search.explain import gain_words, memory_words, name_of
+from tuner.search.knowledge import Knowledge, key_of
+from tuner.search.levels import first_level, next_level, planned_levels
+from tuner.search.options import SearchOptions
+from tuner.search.probes import WORTH_S, confirmed
+from tuner.search.standings import Standing, standings
+from tuner.search.starting import roomiest_safe_setting, starting_setting
+from tuner.search.verdict import Verdict, export_of, verdict_of
+from tuner.space import Space
+from tuner.trial import LevelResult, Proposal, Purpose, Setting, TrialResult, TrialState
+
+PROBE_BELOW_CHANCE = 0.5
+"""A candidate less likely than this to win is first looked at with dummy weights, where that is cheap."""
+
+
+class Searcher:
+    """Decides what to start and what to measure. `seed` breaks nothing but exact ties, and is kept for the
+    record."""
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        prior: MemoryPrior | None = None,
+        options: SearchOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.space = space
+        self.prior = prior or MemoryPrior()
+        self.options = options or SearchOptions()
+        self.seed = seed
+
+    def propose(self, history: Sequence[TrialResult], remaining_s: float) -> Proposal | None:
+        """The next start, or None when nothing more is worth its minutes or fits into `remaining_s` study
+        seconds."""
+        knowledge = self._knowledge(history)
+        if not knowledge.real_points:
+            return _if_it_fits(self._before_the_first_rate(knowledge), remaining_s)
+        ranked = candidates(knowledge)
+        best = ranked[0] if ranked and ranked[0].gain >= self.options.until_gain_below else None
+        confirmation = next_confirmation(knowledge)
+        if best is not None:
+            exploration = self._exploration(knowledge, best)
+            kept_s = reserve_s(knowledge) if confirmation is not None else 0.0
+            if exploration.expected_s + kept_s <= remaining_s:
+                return exploration
+        if confirmation is None:
+            return None
+        return _if_it_fits(self._confirmation(knowledge, confirmation), remaining_s)
+
+    def next_concurrency(
+        self,
+        history: Sequence[TrialResult],
+        proposal: Proposal,
+        done: Sequence[LevelResult],
+        remaining_s: float,
+        timeline: Timeline | None = None,
+    ) -> int | None:
+        """The next level of the running server, or None when it has given what it can.
+
+        `history` is without the running trial; `timeline` is its start-up where the caller has it.
+        """
+        if proposal.purpose is Purpose.CONFIRM:
+            return proposal.concurrencies[0] if not done else None
+        running = TrialResult(
+            trial_id=len(history) + 1_000_000,
+            proposal=proposal,
+            state=TrialState.RUNNING,
+            timeline=timeline,
+            levels=tuple(done),
+        )
+        knowledge = self._knowledge([*history, running])
+        if not done:
+            return first_level(knowledge, proposal.setting)
+        if remaining_s < knowledge.minutes.level_s + knowledge.minutes.stop_and_clean_s:
+            return None
+        if knowledge.rate is None:
+            return next((rung for rung in proposal.concurrencies if rung > done[-1].concurrency), None)
+        return next_level(knowledge, proposal.setting, done)
+
+    def verdict(self, history: Sequence[TrialResult]) -> Verdict:
+        """Incumbent, runner-up, whether the noise can tell them apart, and the explanation."""
+        return verdict_of(self._knowledge(history))
+
+    def export_setting(self, history: Sequence[TrialResult]) -> Setting:
+        """The winner's setting with its safety margin. Raises LookupError while nothing was measured."""
+        knowledge = self._knowledge(history)
+        ranked = standings(knowledge)
+        if not ranked:
+            raise LookupError("no setting was measured, so there is nothing to export")
+        return export_of(knowledge, ranked[0])
+
+    def knowledge(self, history: Sequence[TrialResult]) -> Knowledge:
+        """What the history teaches: the memory model, the rate model and the points behind them."""
+        return self._knowledge(history)
+
+    def _knowledge(self, history: Sequence[TrialResult]) -> Knowledge:
+        return Knowledge(self.space, self.prior, self.options, history)
+
+    def _before_the_first_rate(self, knowledge: Knowledge) -> Proposal | None:
+        """Probe first where weights take minutes; then a start that is safe; with memory known, a roomy
+        one."""
+        if knowledge.rate is not None:
+            ranked = sorted(candidates(knowledge), key=lambda one: -one.log_rate)
+            return self._exploration(knowledge, ranked[0], probing=False) if ranked else None
+        if knowledge.memory.known and any(trial.levels for trial in knowledge.evidence):
+            setting = roomiest_safe_setting(knowledge) or starting_setting(knowledge)
+        else:
+            setting = starting_setting(knowledge)
+        if setting is None:
+            return None
+        tried = any(trial.proposal.purpose is Purpose.PROBE for trial in knowledge.history)
+        purpose = Purpose.PROBE if self._probes_pay(knowledge) and not tried else Purpose.FIRST
+        why = "dummy weights, for the memory alone: " if purpose is Purpose.PROBE else "a safe first point: "
+        return self._proposal(knowledge, setting, purpose, why + memory_words(knowledge.outlook(setting)))
+
+    def _exploration(
+        self, knowledge: Knowledge, candidate: Candidate, *, probing: bool | None = None
+    ) -> Proposal:
+        best = incumbent_log_rate(knowledge)
+        chance = float(norm.cdf((candidate.log_rate - best) / max(candidate.log_sd, 1e-9)))
+        may_probe = self._may_probe(knowledge, candidate.setting) if probing is None else probing
+        purpose = Purpose.PROBE if may_probe and chance < PROBE_BELOW_CHANCE else Purpose.EXPLORE
+        reason = f"{memory_words(candidate.outlook)}; {gain_words(candidate, best)}"
+        return self._proposal(knowledge, candidate.setting, purpose, reason, candidate)
+
+    def _may_probe(self, knowledge: Knowledge, setting: Setting) -> bool:
+        """Probes rank candidates only for dense models, after a real start agreed with one, and once per
+        setting."""
+        dense = self.prior.geometry is not None and self.prior.geometry.experts == 0
+        probed = {key_of(trial.proposal.setting) for trial in knowledge.history}
+        agreed = confirmed(self.prior, knowledge.history)
+        return dense and agreed and key_of(setting) not in probed and self._probes_pay(knowledge)
+
+    def _probes_pay(self, knowledge: Knowledge) -> bool:
+        allowed = self.options.probes and not self.options.black_box and knowledge.probes_trusted
+        return allowed and self.prior.geometry is not None and knowledge.minutes.probe_saves_s >= WORTH_S
+
+    def _confirmation(self, knowledge: Knowledge, standing: Standing) -> Proposal:
+        reason = f"measured again to settle the winner: {standing.measured.value:,.0f} tokens/s so far"
+        proposal = self._proposal(knowledge, standing.setting, Purpose.CONFIRM, reason)
+        expected_s = knowledge.minutes.trial(standing.setting, 1.0)
+        return replace(proposal, concurrencies=(standing.concurrency,), expected_s=expected_s)
+
+    def _proposal(
+        self,
+        knowledge: Knowledge,
+        setting: Setting,
+        purpose: Purpose,
+        reason: str,
+        candidate: Candidate | None = None,
+    ) -> Proposal:
+        outlook = knowledge.outlook(setting)
+        levels = planned_levels(knowledge, setting)
+        dummy = purpose is Purpose.PROBE
+        return Proposal(
+            setting=setting,
+            concurrencies=levels,
+            purpose=purpose,
+            reason=f"{name_of(setting)}: {reason}",
+            expected_s=knowledge.minutes.trial(setting, max(LEVELS_EXPECTED, len(levels)), dummy=dummy),
+            predicted_tokens=outlook.tokens,
+            predicted_headroom_gib=outlook.headroom_gib,
+            survival_probability=outlook.survival,
+            expected_rate=_rate(candidate),
+            expected_rate_sd=_rate_sd(candidate),
+        )
+
+
+def _if_it_fits(proposal: Proposal | None, remaining_s: float) -> Proposal | None:
+    return proposal if proposal is not None and proposal.expected_s <= remaining_s else None
+
+
+def _rate(candidate: Candidate | None) -> float | None:
+    return None if candidate is None else math.exp(candidate.log_rate)
+
+
+def _rate_sd(candidate: Candidate | None) -> float | None:
+    return None if candidate is None else math.exp(candidate.log_rate) * candidate.log_sd

@@ -1,0 +1,99 @@
+"""Who stands where: every really measured setting at its best concurrency, repeated measurements pooled."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tuner.search.knowledge import Key, Knowledge, key_of
+from tuner.search.points import Z95, Point
+from tuner.space import overrides
+from tuner.trial import Interval, Setting
+
+TIE_SHARE = 0.005
+"""Rates this close are the same to anybody."""
+LARGEST_TIE_SHARE = 0.012
+"""However wide the noise, more than this is not given away for headroom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One setting at one concurrency. `log_rate` is the model's posterior, `measured` pools the levels
+    alone."""
+
+    trial_id: int
+    setting: Setting
+    concurrency: int
+    log_rate: float
+    log_sd: float
+    measured: Interval
+    starts: int
+    headroom_gib: float
+
+
+def standings(knowledge: Knowledge) -> list[Standing]:
+    """One per setting, the winner first: by rate, then among ties by fewer overrides and more headroom."""
+    pooled = _pooled(knowledge)
+    best: dict[Key, Standing] = {}
+    for standing in pooled:
+        known = best.get(key_of(standing.setting))
+        if known is None or standing.log_rate > known.log_rate:
+            best[key_of(standing.setting)] = standing
+    ranked = sorted(best.values(), key=lambda one: -one.log_rate)
+    if not ranked:
+        return []
+    winner = min(_ties(ranked), key=lambda one: (overrides(one.setting, knowledge.space), -one.headroom_gib))
+    return [winner, *(one for one in ranked if one is not winner)]
+
+
+def difference_sd(one: Standing, other: Standing) -> float:
+    return math.hypot(one.log_sd, other.log_sd)
+
+
+def is_clear(winner: Standing, runner_up: Standing) -> bool:
+    """Their measured rates differ by more than the noise (95%)."""
+    gap = math.log(winner.measured.value / runner_up.measured.value)
+    return gap > Z95 * difference_sd(winner, runner_up)
+
+
+def _ties(ranked: Sequence[Standing]) -> list[Standing]:
+    """Those that the noise cannot tell from the best."""
+    top = ranked[0]
+    return [
+        one
+        for one in ranked
+        if top.log_rate - one.log_rate <= min(LARGEST_TIE_SHARE, max(TIE_SHARE, difference_sd(top, one)))
+    ]
+
+
+def _pooled(knowledge: Knowledge) -> list[Standing]:
+    groups: dict[tuple[Key, int], list[Point]] = defaultdict(list)
+    for point in knowledge.real_points:
+        groups[key_of(point.setting), point.concurrency].append(point)
+    if not groups:
+        return []
+    asked = [(points[0].setting, points[0].concurrency) for points in groups.values()]
+    posterior, _ = knowledge.rates(asked)
+    return [
+        _standing(knowledge, points, float(log_rate))
+        for points, log_rate in zip(groups.values(), posterior, strict=True)
+    ]
+
+
+def _standing(knowledge: Knowledge, points: Sequence[Point], log_rate: float) -> Standing:
+    weights = [point.log_sd**-2 for point in points]
+    mean = sum(weight * point.log_rate for weight, point in zip(weights, points, strict=True)) / sum(weights)
+    log_sd = sum(weights) ** -0.5
+    setting = points[0].setting
+    return Standing(
+        trial_id=max(points, key=lambda point: point.log_rate).trial_id,
+        setting=setting,
+        concurrency=points[0].concurrency,
+        log_rate=log_rate,
+        log_sd=log_sd,
+        measured=Interval(math.exp(mean), math.exp(mean - Z95 * log_sd), math.exp(mean + Z95 * log_sd)),
+        starts=len({point.trial_id for point in points}),
+        headroom_gib=knowledge.outlook(setting).headroom_gib or -(setting.mem_fraction_static or 0.0),
+    )
