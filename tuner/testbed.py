@@ -6,12 +6,16 @@ simulated engine in virtual time, in process, for the contest and the measuremen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from launcher.failure import Failure
 from launcher.timeline import Timeline
 from tuner.trial import LevelResult, Setting
+
+if TYPE_CHECKING:
+    from launcher.server import ServerRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class LevelLimits:
     """Stop when the interval's half width is below this share of the estimate."""
     incumbent_rate: float | None = None
     """The rate to beat: a level that clearly cannot is ended as BEATEN."""
+    lower_level: LevelResult | None = None
+    """The highest level already measured on this start: one that runs no more requests than it is QUEUE_ONLY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,4 +55,24 @@ class Testbed(Protocol):
 
     async def stop(self) -> float:
         """End the server and prove that it is gone. Returns the seconds it took; safe to call twice."""
+        ...
+
+
+class Observer(Protocol):
+    """Who is told what a testbed does while it does it: the journal and the screen. Given to its constructor.
+
+    Both methods are called from the testbed's own task, write what they are told before they return, and may
+    raise JournalError: then the testbed must not go on with the act.
+    """
+
+    def on_server(self, record: ServerRecord | None) -> None:
+        """A process was launched (at once after the fork), its record grew (children), or None: proved gone."""
+        ...
+
+    def on_stage(self, name: str, detail: str = "", expected_s: float | None = None) -> None:
+        """A new stage began ("clean slate", "starting: weights", "measuring", "stopping"); study seconds."""
+        ...
+
+    def on_sample(self, values: Mapping[str, float | int | None]) -> None:
+        """Gauges of the running server, at most once per five study seconds; names carry their units."""
         ...
