@@ -1,0 +1,1 @@
+"""Measuring one level: `live` over HTTP, `virtual` on the simulated engine in virtual time."""

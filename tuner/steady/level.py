@@ -1,0 +1,205 @@
+"""One level, measured: told what happens, it says what to send, when to stop, and what came out. No I/O."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from launcher.observe.sample import RankSample
+from tuner.steady.clients import Clients
+from tuner.steady.equilibrium import Room, pool_of
+from tuner.steady.estimate import Estimate, Point, estimate
+from tuner.steady.response import Moment, Response, Slo
+from tuner.steady.summary import Observed, level_result
+from tuner.testbed import LevelLimits
+from tuner.trial import LevelEnd, LevelResult
+from tuner.workload import Lane, LengthBook, Request
+
+STALL_S = 180.0
+"""No token and no finish for so long: the server answers, but nothing gets done."""
+ENDLESS_ERRORS = 50
+"""So many errors without a single response in between: nothing will finish."""
+QUEUE_SLACK = 0.03
+"""Running requests within this share of a lower level's, both with a queue: the extra clients only wait."""
+
+
+class LevelController:
+    """Drives one level.
+
+    All times are study seconds of one clock; the first call sets the level's beginning.
+    """
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        limits: LevelLimits,
+        *,
+        began_s: float,
+        room: Room | None = None,
+        slo: Slo | None = None,
+        seed: int = 0,
+        first_play: int = 0,
+        lengths: LengthBook | None = None,
+        total_output_tokens: int | None = None,
+    ) -> None:
+        self._lanes = lanes
+        self._limits = limits
+        self._began_s = began_s
+        self._room = room or Room()
+        self._slo = slo or Slo()
+        self._lengths = lengths or LengthBook()
+        self._total_output_tokens = total_output_tokens
+        self._clients = Clients(lanes, self._room, seed=seed, first_play=first_play)
+        self._first_wave: dict[str, int] = {}
+        self._out: dict[str, Request] = {}
+        self._responses: list[Response] = []
+        self._moments: list[Moment] = []
+        self._points: list[Point] = []
+        self._errors: Counter[str] = Counter()
+        self._errors_in_a_row = 0
+        self._lost_tokens = 0.0
+        self._progress_s = began_s
+        self._pool = pool_of(lanes, self._room)
+
+    def first_wave(self) -> tuple[Request, ...]:
+        """What to send at once, in this order."""
+        wave = self._clients.first_wave()
+        self._out.update((request.request_id, request) for request in wave)
+        self._first_wave = {request.request_id: place for place, request in enumerate(wave)}
+        return wave
+
+    def on_finish(self, response: Response) -> tuple[Request, ...]:
+        """A response is complete. Returns what its client sends next."""
+        self._responses.append(response)
+        self._errors_in_a_row = 0
+        self._progress_s = max(self._progress_s, response.finished_s)
+        self._lengths.learn(response.request, response.completion_tokens, finished=True)
+        return (self._replace(response.request, self._clients.after(response.request)),)
+
+    def on_error(self, request: Request, kind: str, *, generated_tokens: float = 0.0) -> tuple[Request, ...]:
+        """A request failed, with `generated_tokens` of its answer lost.
+
+        Returns what its client sends next.
+        """
+        self._errors[kind] += 1
+        self._errors_in_a_row += 1
+        self._lost_tokens += generated_tokens
+        return (self._replace(request, self._clients.instead(request)),)
+
+    def on_moment(self, moment: Moment) -> None:
+        """The server at one moment; to be told every second or two."""
+        generated = self._credited() if moment.generated_tokens is None else moment.generated_tokens
+        if self._points and generated > self._points[-1].generated_tokens:
+            self._progress_s = moment.now_s
+        self._moments.append(moment)
+        self._points.append(_point(moment, generated))
+
+    def on_unfinished(self, request: Request, generated_tokens: int) -> None:
+        """How far a request had come when the level ended; the length book learns from it."""
+        self._lengths.learn(request, generated_tokens, finished=False)
+
+    @property
+    def out(self) -> tuple[Request, ...]:
+        """The requests that are out and unanswered."""
+        return tuple(self._out.values())
+
+    def verdict(self, now_s: float) -> LevelEnd | None:
+        """Why to stop now; None to go on."""
+        if self._errors_in_a_row >= ENDLESS_ERRORS or now_s - self._progress_s >= STALL_S:
+            return LevelEnd.STALLED
+        if now_s - self._began_s >= self._limits.budget_s:
+            return LevelEnd.TIME
+        found = self._estimate()
+        return self._judge(found) if found and found.steady else None
+
+    def result(self, end: LevelEnd, now_s: float) -> LevelResult:
+        """All that was learned of the level."""
+        return level_result(
+            Observed(
+                concurrency=sum(lane.slots for lane in self._lanes),
+                end=end,
+                began_s=self._began_s,
+                ended_s=now_s,
+                estimate=self._estimate(),
+                responses=tuple(self._responses),
+                moments=tuple(self._moments),
+                requests=tuple(
+                    request for lane in self._lanes for session in lane.sessions for request in session
+                ),
+                first_wave=self._first_wave,
+                unfinished_requests=len(self._out),
+                errors_by_kind=dict(self._errors),
+                kept_share=self._kept_share(),
+                generated_tokens=self._points[-1].generated_tokens if self._points else self._credited(),
+                slo=self._slo,
+                total_output_tokens=self._total_output_tokens,
+            )
+        )
+
+    def _judge(self, found: Estimate) -> LevelEnd | None:
+        half, incumbent = found.half_width(), self._limits.incumbent_rate
+        if half <= self._limits.target_share * found.rate:
+            return LevelEnd.NARROW
+        if incumbent is not None and found.rate + half < incumbent:
+            return LevelEnd.BEATEN
+        return LevelEnd.QUEUE_ONLY if self._queue_only() else None
+
+    def _queue_only(self) -> bool:
+        """A lower level of this start had a queue already, and this one runs no more requests than it did."""
+        lower = self._limits.lower_level
+        running, queued = _recent(self._points, "running"), _recent(self._points, "queued")
+        if (
+            lower is None
+            or not lower.running_requests
+            or not lower.queued_requests
+            or not running
+            or not queued
+        ):
+            return False
+        return min(lower.queued_requests, queued) >= 1 and running <= lower.running_requests * (
+            1 + QUEUE_SLACK
+        )
+
+    def _estimate(self) -> Estimate | None:
+        found = estimate(self._points, self._pool)
+        if found and self._pool is None and self._first_wave.keys() & self._out.keys():
+            # Without lengths all clients began young: it is steady only a whole generation later.
+            return found.not_steady()
+        return found
+
+    def _kept_share(self) -> float:
+        """The share of generated tokens that belong to answers that did not fail."""
+        generated = self._points[-1].generated_tokens if self._points else 0.0
+        return max(0.0, 1 - self._lost_tokens / generated) if generated else 1.0
+
+    def _credited(self) -> float:
+        """Tokens of finished answers, an aged request's earlier ones included, as in mid-life."""
+        return float(sum(each.completion_tokens + each.request.age_tokens for each in self._responses))
+
+    def _replace(self, request: Request, following: Request) -> Request:
+        del self._out[request.request_id]
+        self._out[following.request_id] = following
+        return following
+
+
+def _point(moment: Moment, generated_tokens: float) -> Point:
+    ranks = moment.server.ranks if moment.server else ()
+    return Point(
+        now_s=moment.now_s,
+        generated_tokens=generated_tokens,
+        running=_total(ranks, lambda rank: rank.running_requests),
+        queued=_total(ranks, lambda rank: rank.queued_requests),
+        used_tokens=_total(ranks, lambda rank: rank.used_tokens),
+    )
+
+
+def _total(ranks: Sequence[RankSample], read: Callable[[RankSample], float | None]) -> float | None:
+    """A gauge summed over the DP ranks that know it."""
+    known = [value for rank in ranks if (value := read(rank)) is not None]
+    return float(sum(known)) if known else None
+
+
+def _recent(points: Sequence[Point], name: str) -> float | None:
+    """A gauge's mean over the last ten points."""
+    known = [value for point in points[-10:] if (value := getattr(point, name)) is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,228 @@
+"""A workload: named groups of sessions, a sample of them that stands for all, and the lanes that play it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from tuner.errors import WorkloadError
+from tuner.workload.files import open_file
+from tuner.workload.lengths import LengthBook
+from tuner.workload.request import Request, Session
+from tuner.workload.sample import stratified
+from tuner.workload.source import Source
+from tuner.workload.spec import is_spec, parse_spec
+
+SAMPLE_SESSIONS = 1024
+"""Sessions that a trial plays; at the end of them it begins again, with new private text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Requests of one kind. With a concurrency of its own it is a closed loop of its own."""
+
+    name: str
+    source: Source
+    concurrency: int | None = None
+    weight: float = 1.0
+
+    def sessions(self, count: int, seed: int) -> tuple[Session, ...]:
+        """At most `count` sessions that stand for all of the group, in play order."""
+        places = stratified(self.source.output_tokens, self.source.prompt_tokens, count, seed)
+        return tuple(self._named(self.source.session(int(place))) for place in places)
+
+    def _named(self, session: Session) -> Session:
+        return tuple(
+            replace(
+                request,
+                group=self.name,
+                request_id=f"{self.name}/{request.request_id}",
+                session=f"{self.name}/{request.session}",
+            )
+            for request in session
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One closed loop: `slots` clients that play these sessions in order, again and again."""
+
+    slots: int
+    sessions: tuple[Session, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What the user wants served.
+
+    The sample and its order depend on nothing but the workload and the seed.
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    seed: int
+    lengths: LengthBook = field(default_factory=LengthBook)
+    """Answer lengths seen so far, for requests whose length the model decides."""
+
+    @property
+    def total_requests(self) -> int | None:
+        """Requests of the user's whole job; None when a group has no end."""
+        totals = [group.source.total_requests for group in self.groups]
+        return None if None in totals else sum(total for total in totals if total)
+
+    @property
+    def total_output_tokens(self) -> int | None:
+        """Answer tokens of the whole job; None when it has no end or the model decides the lengths."""
+        if self.total_requests is None or any(request.output_tokens is None for request in self.sample(64)):
+            return None
+        return sum(_job_tokens(group.source) for group in self.groups)
+
+    @property
+    def concurrency(self) -> int | None:
+        """The concurrency that the groups name together; None when they leave it to the tuner."""
+        own = [group.concurrency for group in self.groups if group.concurrency]
+        return sum(own) or None
+
+    def sample(self, count: int) -> tuple[Request, ...]:
+        """About `count` requests that stand for all, in play order, session by session."""
+        sessions = (session for lane in self.lanes(1, count) for session in lane.sessions)
+        return tuple(request for session in sessions for request in session)
+
+    def lanes(self, concurrency: int, sessions: int = SAMPLE_SESSIONS) -> tuple[Lane, ...]:
+        """The closed loops of a level of `concurrency` clients.
+
+        Groups with a concurrency of their own keep its proportions; the others share one loop by weight.
+        """
+        mixed = [group for group in self.groups if group.concurrency is None]
+        own = [group for group in self.groups if group.concurrency is not None]
+        if not own:
+            return (Lane(concurrency, self._mixed(mixed, sessions)),)
+        each = max(1, sessions // len(own))
+        slots = _shares([group.concurrency or 0 for group in own], concurrency)
+        return tuple(
+            Lane(count, self._known(group.sessions(each, self.seed)))
+            for group, count in zip(own, slots, strict=True)
+        )
+
+    def _mixed(self, groups: Sequence[Group], sessions: int) -> tuple[Session, ...]:
+        counts = _shares([group.weight for group in groups], max(sessions, len(groups)))
+        decks = [group.sessions(count, self.seed) for group, count in zip(groups, counts, strict=True)]
+        return self._known(tuple(interleaved(decks)))
+
+    def _known(self, sessions: tuple[Session, ...]) -> tuple[Session, ...]:
+        return tuple(tuple(self.lengths.expect(request) for request in session) for session in sessions)
+
+
+def interleaved(decks: Sequence[Sequence[Session]]) -> Iterator[Session]:
+    """Every deck spread evenly over the whole: card i of n stands at (i + 1/2) / n."""
+    places = [
+        ((at + 0.5) / len(deck), which, at) for which, deck in enumerate(decks) for at in range(len(deck))
+    ]
+    for _, which, at in sorted(places):
+        yield decks[which][at]
+
+
+def load_workload(source: str | Path | Sequence[Mapping[str, object]], *, seed: int) -> Workload:
+    """A workload from a spec, a file's path, several of either joined by " + ", or the groups of a YAML list.
+
+    `short=random:in=200,out=50@150 + long=prompts.jsonl@32`: a group may have a name (`name=`), a
+    concurrency of its own (`@150`) or a weight (`*2`). A YAML list has `name`, `requests`, and optionally
+    `concurrency`, `weight` and `lengths` (a recorded run that gives the answer lengths). Raises
+    WorkloadError.
+    """
+    if isinstance(source, str | Path):
+        path = Path(source)
+        if path.suffix in (".yaml", ".yml") and path.is_file():
+            return load_workload(_yaml_groups(path), seed=seed)
+        entries: Sequence[Mapping[str, object]] = [_entry(part.strip()) for part in str(source).split(" + ")]
+        name = str(source)
+    else:
+        entries = list(source)
+        name = " + ".join(str(entry.get("name", entry.get("requests"))) for entry in entries)
+    groups = tuple(_group(entry, at, seed) for at, entry in enumerate(entries))
+    _refuse_half_named(groups, name)
+    return Workload(name, groups, seed)
+
+
+def _yaml_groups(path: Path) -> list[Mapping[str, object]]:
+    content = yaml.safe_load(path.read_text())
+    groups = content.get("workload") if isinstance(content, Mapping) else content
+    if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
+        raise WorkloadError(f"{path}: a workload is a list of groups with `name` and `requests`")
+    return groups
+
+
+def _entry(text: str) -> dict[str, object]:
+    """`name=requests@concurrency` or `name=requests*weight`, as a mapping."""
+    entry: dict[str, object] = {}
+    head, separator, rest = text.partition("=")
+    if separator and (is_spec(rest) or Path(rest.partition("@")[0]).exists()) and ":" not in head:
+        entry["name"], text = head, rest
+    for mark, key in (("@", "concurrency"), ("*", "weight")):
+        body, separator, number = text.rpartition(mark)
+        if separator and number.replace(".", "", 1).isdigit():
+            entry[key], text = float(number), body
+    return {**entry, "requests": text}
+
+
+_GROUP_KEYS = ("name", "requests", "concurrency", "weight", "lengths")
+
+
+def _group(entry: Mapping[str, object], at: int, seed: int) -> Group:
+    unknown = [key for key in entry if key not in _GROUP_KEYS]
+    if unknown or "requests" not in entry:
+        what = f"unknown key {unknown[0]!r}" if unknown else "`requests` is missing"
+        raise WorkloadError(f"workload group {at + 1}: {what}; a group has {', '.join(_GROUP_KEYS)}")
+    requests = str(entry["requests"])
+    lengths = Path(str(entry["lengths"])) if entry.get("lengths") else None
+    concurrency = _positive(entry, "concurrency", requests)
+    return Group(
+        name=str(entry.get("name", "all" if at == 0 else f"group-{at + 1}")),
+        source=_source(requests, lengths, seed + at),
+        concurrency=int(concurrency) if concurrency else None,
+        weight=_positive(entry, "weight", requests) or 1.0,
+    )
+
+
+def _source(requests: str, lengths: Path | None, seed: int) -> Source:
+    path = Path(requests).expanduser()
+    if path.is_file():
+        return open_file(path, lengths)
+    if path.suffix in (".json", ".jsonl"):
+        raise WorkloadError(f"workload {requests!r}: there is no such file")
+    return parse_spec(requests, seed=seed)
+
+
+def _positive(entry: Mapping[str, object], key: str, requests: str) -> float | None:
+    value = entry.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise WorkloadError(f"workload {requests!r}: {key}={value!r} must be a number above 0")
+    return float(value)
+
+
+def _refuse_half_named(groups: Sequence[Group], name: str) -> None:
+    own = [group for group in groups if group.concurrency is not None]
+    if own and len(own) != len(groups):
+        raise WorkloadError(f"workload {name!r}: either every group names a concurrency (@N) or none does")
+    if len({group.name for group in groups}) != len(groups):
+        raise WorkloadError(f"workload {name!r}: two groups have the same name")
+
+
+def _shares(weights: Sequence[float], total: int) -> list[int]:
+    """Whole parts of `total` in proportion to the weights, at least one each."""
+    edges = np.rint(np.cumsum(weights) / np.sum(weights) * total).astype(int)
+    parts = np.maximum(1, np.diff(np.concatenate(([0], edges))))
+    parts[np.argmax(parts)] -= max(0, int(parts.sum()) - max(total, len(weights)))
+    return [int(part) for part in parts]
+
+
+def _job_tokens(source: Source) -> int:
+    turns = len(source.session(0))
+    sessions = (source.total_requests or 0) / turns if turns else 0
+    return round(float(source.output_tokens.mean()) * sessions)
