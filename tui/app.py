@@ -1,4 +1,6 @@
-"""The screen: Textual's part of kvtop. Everything drawn comes from `tui.panels`; here are keys, ticks and pages."""
+"""The screen: Textual's part of kvtop. Everything drawn comes from `tui.panels`; here are keys, ticks and
+pages.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -34,7 +37,7 @@ PageRows = Callable[[Snapshot, int, Look], list[Row]]
 class Page(ModalScreen[None]):
     """A page over the screen, scrolled by lines."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q,question_mark,d", "dismiss_page", show=False),
         Binding("down,j", "scroll_by(1)", show=False),
         Binding("up,k", "scroll_by(-1)", show=False),
@@ -81,7 +84,7 @@ class KvtopApp(App[int]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = f"Screen {{ background: {BACKGROUND}; overflow: hidden; }}"
-    BINDINGS: list[BindingType] = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "quit", show=False, priority=False),
         Binding("question_mark,h,f1", "help", show=False),
         Binding("p,space", "pause", show=False),
@@ -128,12 +131,14 @@ class KvtopApp(App[int]):
         self.set_timer(FIRST_TICKS_S[0], self._tick)
 
     def _tick(self) -> None:
-        """Take what is due and draw it; the next tick is set first, so that nothing here can stop the clock."""
+        """Take what is due and draw it; the next tick is set first, so that nothing here can stop the
+        clock.
+        """
         self._ticks += 1
         early = self._ticks < len(FIRST_TICKS_S) and not self._source.replay
         self.set_timer(FIRST_TICKS_S[self._ticks] if early else self._source.interval_s, self._tick)
         if self._ticks == 3:
-            # What start-up has left will never be garbage; without this every full collection walks through it.
+            # What start-up has left is never garbage; unless frozen, every full collection walks through it.
             gc.collect()
             gc.freeze()
         if self._paused:

@@ -1,4 +1,6 @@
-"""From frames to snapshots. The builder is the only thing that remembers; it does no I/O and asks for no clock."""
+"""From frames to snapshots. The builder is the only thing that remembers; it does no I/O and asks for no
+clock.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from launcher.gpus import GpuSample
 from launcher.observe.sample import RankSample, ServerFacts, ServerSample
 from tui.diagnose import diagnose
 from tui.frame import Frame, ServerReading
-from tui.history import History
+from tui.history import STEP_S, History
 from tui.memory import gpu_views
 from tui.rates import RateTracker
 from tui.snapshot import GpuView, Pool, Rates, Reach, ServerView, Snapshot
@@ -24,7 +26,7 @@ class _Memory:
 
     history: History
     tracker: RateTracker = field(default_factory=RateTracker)
-    rates: Rates = Rates()
+    rates: Rates = field(default_factory=Rates)
     sample: ServerSample | None = None
     peak_running: int | None = None
 
@@ -32,8 +34,8 @@ class _Memory:
 class SnapshotBuilder:
     """Feed it every frame in order; each gives a snapshot."""
 
-    def __init__(self, step_s: float = 1.0) -> None:
-        self._step_s = step_s
+    def __init__(self, interval_s: float = 1.0) -> None:
+        self._step_s = max(STEP_S, interval_s)
         self._servers: dict[str, _Memory] = {}
 
     def add(self, frame: Frame) -> Snapshot:
@@ -117,10 +119,11 @@ def pool_of(ranks: tuple[RankSample, ...]) -> Pool:
 
 
 def usage_of(rank: RankSample) -> float | None:
-    """Share of the KV pool that running requests hold; the gauge (two decimals) where the tokens are not told.
+    """Share of the KV pool that running requests hold; the gauge (two decimals) where the tokens are not
+    told.
 
-    On hybrid models the gauge is that of the fullest pool and may exceed used / capacity: then it is the one that
-    binds.
+    On hybrid models the gauge is that of the fullest pool and may exceed used / capacity: then it is the
+    one that binds.
     """
     exact = (
         rank.used_tokens / rank.capacity_tokens
@@ -148,7 +151,9 @@ def total_power_w(gpus: Sequence[GpuSample]) -> float | None:
 
 
 def _per_joule(rates: Rates, facts: ServerFacts, gpus: int, power_w: float | None) -> float | None:
-    """Completion tokens per joule; with a part of the server's GPUs in sight it would be too high, and is left out."""
+    """Completion tokens per joule; with a part of the server's GPUs in sight it would be too high, and is
+    left out.
+    """
     if rates.completion_tokens_per_s is None or not power_w or gpus < (facts.tp_size or 1):
         return None
     return rates.completion_tokens_per_s / power_w

@@ -32,8 +32,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "kvtop",
-        description="A live monitor of SGLang's KV cache: where the memory is, who waits, and which limit binds.",
-        epilog="KVTOP_URL, KVTOP_API_KEY and NO_COLOR are heeded; flags win over them, they over the config file.",
+        description="A live monitor of SGLang's KV cache: where memory is, who waits, which limit binds.",
+        epilog="KVTOP_URL, KVTOP_API_KEY, NO_COLOR are heeded; flags win over them, they over the file.",
     )
     add = made.add_argument
     add("-u", "--url", action="append", metavar="URL", help="a server; repeatable (default: find local ones)")
@@ -83,7 +83,9 @@ def run(argv: Sequence[str] | None, env: Mapping[str, str]) -> int:
 
 
 def can_draw(env: Mapping[str, str]) -> bool:
-    """Textual draws on stderr and asks nobody: a screen needs a terminal on both sides, and one that can move."""
+    """Textual draws on stderr and asks nobody: a screen needs a terminal on both sides, and one that can
+    move.
+    """
     terminals = sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
     return terminals and env.get("TERM", "") not in ("", "dumb")
 

@@ -1,4 +1,5 @@
-"""Reads servers, GPUs and a study, each in a thread of its own, so that none of them can hold up another or the screen.
+"""Reads servers, GPUs and a study, each in a thread of its own, so that none of them can hold up another or
+the screen.
 
 `frame()` never waits: it hands out the last good figures with their age.
 """
@@ -81,7 +82,9 @@ class ServerPoll:
         self._failures = 0
 
     def step(self) -> float:
-        """Read once; a failure keeps the last good sample and says why. Returns the seconds to the next read."""
+        """Read once; a failure keeps the last good sample and says why. Returns the seconds to the next
+        read.
+        """
         began = time.monotonic()
         try:
             sample = self._reader.read()

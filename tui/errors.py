@@ -1,9 +1,8 @@
 """What can go wrong in kvtop, as one tree.
 
 TuiError              exit_code 1
-├── SettingsError     exit_code 2: a flag, an environment variable or the config file; names place, key and value
-├── NothingToRead     exit_code 1: --once found no server that answers and no GPU
-├── RecordError       exit_code 2: a recording that cannot be read; names file and line
+├── SettingsError     exit_code 2: a flag, an environment variable or the config file; names place and value
+├── RecordError       exit_code 2: a recording that cannot be read or written; names file and line
 └── DemoError         exit_code 1: the simulated engine of --demo did not start
 """
 
@@ -20,10 +19,6 @@ class SettingsError(TuiError):
     """A flag, an environment variable or a key of the config file is wrong."""
 
     exit_code = 2
-
-
-class NothingToRead(TuiError):
-    """No server answered and there is no GPU."""
 
 
 class RecordError(TuiError):

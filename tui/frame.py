@@ -1,4 +1,6 @@
-"""A frame: what was read at one moment, before anything is computed from it. Frames are what a recording holds."""
+"""A frame: what was read at one moment, before anything is computed from it. Frames are what a recording
+holds.
+"""
 
 from __future__ import annotations
 

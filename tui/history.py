@@ -1,4 +1,6 @@
-"""A bounded history of one server in equidistant buckets, so that graphs scroll evenly and memory stays constant."""
+"""A bounded history of one server in equidistant buckets, so that graphs scroll evenly and memory stays
+constant.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from array import array
 from tui.snapshot import Pool, Rates, Series
 
 KEPT = 3600
-"""Buckets in memory: an hour at one second, 29 KB a series."""
+"""Buckets in memory: three hours, 29 KB a series."""
+STEP_S = 3.0
+"""Seconds a bucket: what matters here changes over minutes, and graphs that scroll rarely are calm and
+cheap.
+"""
 SHOWN = 640
 """Buckets handed to a screen: 320 columns of braille."""
 NAMES = ("completion_tokens_per_s", "gen_tokens_per_s", "running", "queued", "usage_share", "hit_share")
@@ -17,7 +23,7 @@ NAMES = ("completion_tokens_per_s", "gen_tokens_per_s", "running", "queued", "us
 class History:
     """Six series of one server."""
 
-    def __init__(self, step_s: float = 1.0) -> None:
+    def __init__(self, step_s: float = STEP_S) -> None:
         self.step_s = step_s
         self._last: int | None = None
         self._values = {name: array("d") for name in NAMES}

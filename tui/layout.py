@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 NAMES = ("binds", "gpus", "servers", "history", "study")
 """Panels 1 to 5, from top to bottom."""
+ORDER = ("binds", "servers", "gpus", "study", "history")
+"""By importance, where there is too little room for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +22,20 @@ class Content:
 
 
 def heights(height: int, content: Content, shown: frozenset[str]) -> dict[str, int]:
-    """Lines for each panel (0: hidden). They never exceed `height`; the history takes what is left.
+    """Lines for each panel (0: hidden). They never exceed `height`.
 
-    First every shown panel gets its least useful height, in order of importance; then they grow to their full
-    height in the same order; the rest goes to history and study.
+    Three rounds, each in order of importance: the least that makes sense, what an engineer wants next, and
+    the full height. History and study take what is left.
     """
-    least, full = _least(content), _full(content)
     given = dict.fromkeys(NAMES, 0)
     left = height
-    order = [name for name in ("binds", "servers", "gpus", "study", "history") if name in shown]
-    for name in order:
-        if least[name] and least[name] <= left:
-            given[name] = least[name]
-            left -= least[name]
-    for name in order:
-        if given[name]:
-            grown = min(left, max(0, full[name] - given[name]))
-            given[name] += grown
-            left -= grown
+    for wanted in (_least(content), _good(content), _full(content)):
+        for name in ORDER:
+            more = wanted[name] - given[name]
+            if name in shown and more > 0 and (given[name] or more <= left):
+                taken = min(left, more)
+                given[name] += taken
+                left -= taken
     return _spread(given, left)
 
 
@@ -60,7 +58,17 @@ def _least(content: Content) -> dict[str, int]:
         "servers": 1 + max(1, content.servers),
         "gpus": 1 + max(1, min(content.gpus, 8)),
         "study": 0 if content.trials is None else 5,
-        "history": 4 if content.servers else 0,
+        "history": 0,
+    }
+
+
+def _good(content: Content) -> dict[str, int]:
+    return {
+        "binds": 1 + 2 * _entries(content),
+        "servers": 1 + 2 * max(1, content.servers),
+        "gpus": 1 + max(1, content.gpus),
+        "study": 0 if content.trials is None else 8,
+        "history": 5 if content.servers else 0,
     }
 
 
@@ -70,5 +78,5 @@ def _full(content: Content) -> dict[str, int]:
         "servers": 1 + 5 * max(1, content.servers),
         "gpus": 1 + max(1, content.gpus),
         "study": 0 if content.trials is None else min(22, 9 + content.trials),
-        "history": 13 if content.servers else 0,
+        "history": 8 if content.servers else 0,
     }

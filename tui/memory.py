@@ -1,7 +1,7 @@
 """Which part of a GPU's memory is what: the driver's figures crossed with what the server on it tells.
 
-The parts always add up to the driver's total. SGLang tells weights, KV pool and graphs of TP rank 0 only (GiB, per
-rank); ranks of one server are built alike, so the same figures are taken for each of its GPUs.
+The parts always add up to the driver's total. SGLang tells weights, KV pool and graphs of TP rank 0 only
+(GiB, per rank); ranks of one server are built alike, so the same figures are taken for each of its GPUs.
 """
 
 from __future__ import annotations

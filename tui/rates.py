@@ -1,7 +1,8 @@
 """Rates from two samples of the same server: differences of counters, and quantiles of histogram differences.
 
-`generation_tokens_total` is credited when a response finishes (all SGLang versions), so its rate needs a window of
-several end-to-end latencies; `realtime_tokens_total{mode="decode"}` (0.5.9 and later) grows with every decode step.
+`generation_tokens_total` is credited when a response finishes (all SGLang versions), so its rate needs a
+window of several end-to-end latencies; `realtime_tokens_total{mode="decode"}` (0.5.9 and later) grows with
+every decode step.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def histogram_difference(old: Histogram | None, new: Histogram | None) -> Histog
 
 
 def quantile(histogram: Histogram, share: float) -> float | None:
-    """The `share` quantile in seconds, linear inside its bucket (as Prometheus does); None without observations.
+    """The `share` quantile in seconds, linear inside its bucket (as Prometheus does); None without
+    observations.
 
     A quantile in the last, unbounded bucket is that bucket's lower bound: all that is known is "at least".
     """
@@ -89,7 +91,9 @@ class RateTracker:
         self._progress: tuple[float, tuple[float | None, ...]] | None = None
 
     def add(self, sample: ServerSample) -> Rates:
-        """The rates at this sample. A restart of the server (a counter that went back) forgets what was before."""
+        """The rates at this sample. A restart of the server (a counter that went back) forgets what was
+        before.
+        """
         new = mark_of(sample)
         if self._marks and _went_back(self._marks[-1].totals, new.totals):
             self._marks.clear()
@@ -140,7 +144,9 @@ def _went_back(old: Totals, new: Totals) -> bool:
 
 
 def rates_between(short: Mark, long: Mark, new: Mark, stalled_s: float | None = None) -> Rates:
-    """Rates of `new` against a mark some seconds and one some latencies older; no time between them: nothing."""
+    """Rates of `new` against a mark some seconds and one some latencies older; no time between them:
+    nothing.
+    """
     short_s, long_s = new.at_s - short.at_s, new.at_s - long.at_s
     if long_s <= 0:
         return Rates(stalled_s=stalled_s)
@@ -191,9 +197,9 @@ def _eager_share(old: Totals, new: Totals) -> float | None:
 def _hits(old: Totals, new: Totals) -> tuple[float | None, Mapping[str, float]]:
     """Share of prompt tokens served from a cache, whole and by source.
 
-    By source the counters are credited at finish, so they are divided by the prompts of finished responses; without
-    a source the scheduler's own prefill counters are taken. The `cache_hit_rate` gauge is reset by every decode
-    batch up to 0.5.19 and is no average.
+    By source the counters are credited at finish, so they are divided by the prompts of finished responses;
+    without a source the scheduler's own prefill counters are taken. The `cache_hit_rate` gauge is reset by
+    every decode batch up to 0.5.19 and is no average.
     """
     prompts = difference(old.prompt_tokens, new.prompt_tokens)
     sources = {

@@ -1,6 +1,7 @@
-"""Recordings: one JSON line a frame, after a header line. What was computed is not stored: replay computes it again.
+"""Recordings: one JSON line a frame, after a header line. What was computed is not stored: replay computes
+it again.
 
-Line 1: `{"kvtop_recording": 1, "interval_s": 1.0}`. Every further line is `{"same_study": bool, "frame": Frame}`; a
+Line 1: `{"kvtop_recording": 1, "interval_s": 1.0}`. Every further line: `{"same_study": bool, "frame": Frame}`; a
 study is written only with the frames in which it changed. A name that ends in `.gz` is compressed.
 """
 
@@ -33,10 +34,9 @@ class Recorder:
         self._study: object = None
         self._written = 0
         try:
-            opened = gzip.open(path, "wb") if path.suffix == ".gz" else path.open("wb")
+            self._file = _opened(path)
         except OSError as error:
             raise RecordError(f"{path}: cannot be written: {error.strerror}") from error
-        self._file = cast(IO[bytes], opened)
         self._line({"kvtop_recording": FORMAT, "interval_s": interval_s})
 
     def write(self, frame: Frame) -> None:
@@ -55,6 +55,10 @@ class Recorder:
                 self._file.flush()
         except OSError as error:
             raise RecordError(f"{self._path}: cannot be written: {error.strerror}") from error
+
+
+def _opened(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "wb")) if path.suffix == ".gz" else path.open("wb")
 
 
 class Recording:
@@ -130,11 +134,12 @@ def _time_of(line: bytes) -> float:
 
 
 def _plain(path: Path) -> IO[bytes]:
-    """The file itself, or a compressed one unpacked into a nameless temporary file (a cut end is forgiven)."""
+    """The file itself, or a compressed one unpacked into a nameless temporary file (a cut end is forgiven).
+    """
     try:
         if path.suffix != ".gz":
             return path.open("rb")
-        unpacked = tempfile.TemporaryFile()
+        unpacked = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the recording
         with gzip.open(path, "rb") as packed:
             _copy(packed, unpacked)
     except OSError as error:

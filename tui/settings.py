@@ -83,12 +83,27 @@ def _apply_file(
         if not isinstance(listed, list):
             raise SettingsError(f"{path}: url: {urls!r} should be a URL or a list of URLs")
         settings = replace(settings, urls=tuple(checked_url(str(url), f"{path}: url") for url in listed))
-    for key in ("interval_s", "window_s"):
-        if key in values:
-            settings = replace(settings, **{key: checked_seconds(values[key], f"{path}: {key}", key)})
-    for key in ("ascii", "color", "gpu"):
-        if key in values:
-            settings = replace(settings, **{key: _checked_bool(values[key], f"{path}: {key}")})
+    times = {
+        key: checked_seconds(values[key], f"{path}: {key}", key)
+        for key in ("interval_s", "window_s")
+        if key in values
+    }
+    settings = replace(
+        settings,
+        interval_s=times.get("interval_s", settings.interval_s),
+        window_s=times.get("window_s", settings.window_s),
+    )
+    flags = {
+        key: _checked_bool(values[key], f"{path}: {key}")
+        for key in ("ascii", "color", "gpu")
+        if key in values
+    }
+    settings = replace(
+        settings,
+        ascii=flags.get("ascii", settings.ascii),
+        color=flags.get("color", settings.color),
+        gpu=flags.get("gpu", settings.gpu),
+    )
     if "api_key_env" in values:
         settings = replace(settings, api_key=env.get(str(values["api_key_env"])))
     return settings

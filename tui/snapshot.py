@@ -1,4 +1,5 @@
-"""A snapshot: one frame with all that follows from it and from the frames before. Panels only format snapshots.
+"""A snapshot: one frame with all that follows from it and from the frames before. Panels only format
+snapshots.
 
 None is "not known" and is shown as a dash; it is never turned into zero.
 """
@@ -172,9 +173,9 @@ class ServerView:
     age_s: float | None = None
     """Age of the figures."""
     problem: str | None = None
-    facts: ServerFacts = ServerFacts()
+    facts: ServerFacts = field(default_factory=ServerFacts)
     ranks: tuple[RankSample, ...] = ()
-    totals: Totals = Totals()
+    totals: Totals = field(default_factory=Totals)
     pool: Pool = Pool()
     rates: Rates = Rates()
     series: Series = Series()

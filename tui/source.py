@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tui.record import Recorder
 
 WARM_S = 600.0
-"""What is replayed before a seek's target, so that rates and graphs are those of a kvtop that had been watching."""
+"""What is replayed before a seek's target, so that rates and graphs are those of a kvtop that had been
+watching.
+"""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 INTERVALS_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
@@ -58,7 +60,7 @@ class LiveSource:
 
     def __init__(self, collector: Collector, settings: Settings, record: Path | None = None) -> None:
         self._collector = collector
-        self._builder = SnapshotBuilder(max(1.0, settings.interval_s))
+        self._builder = SnapshotBuilder(settings.interval_s)
         self._recorder = _recorder(record, settings.interval_s)
 
     @property
@@ -109,7 +111,7 @@ class ReplaySource:
 
         self._recording = Recording(path)
         self._times = self._recording.times_unix_s
-        self._builder = SnapshotBuilder(max(1.0, self._recording.interval_s))
+        self._builder = SnapshotBuilder(self._recording.interval_s)
         self._next = 0
         self._now_s = self._times[0]
         self._speed = 1.0
@@ -136,7 +138,7 @@ class ReplaySource:
 
     def seek(self, seconds: float) -> Snapshot | None:
         self._now_s = min(self._times[-1], max(self._times[0], self._now_s + seconds))
-        self._builder = SnapshotBuilder(max(1.0, self._recording.interval_s))
+        self._builder = SnapshotBuilder(self._recording.interval_s)
         self._next = bisect.bisect_left(self._times, self._now_s - WARM_S)
         return self._play_to(self._now_s)
 

@@ -67,12 +67,13 @@ def panel_rows(snapshot: Snapshot, view: View, width: int, height: int, look: Lo
     given = heights(height, content_of(snapshot, view), view.shown)
     chosen = chosen_server(snapshot, view)
     servers = visible_servers(snapshot, view)
+    ordered = sorted(servers, key=lambda server: server is not chosen)
     kind, name = view.selected or ("", "")
     drawn = {
         "binds": lambda n, h: binds_rows(snapshot, width, h, look, n),
         "gpus": lambda n, h: gpu_rows(snapshot, width, h, look, n, view.first_gpu),
         "servers": lambda n, h: server_rows(servers, width, h, look, n, chosen.url if chosen else None),
-        "history": lambda n, h: history_rows(chosen, width, h, look, n),
+        "history": lambda n, h: history_rows(ordered, width, h, look, n),
         "study": lambda n, h: study_rows(
             snapshot,
             width,

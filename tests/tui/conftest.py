@@ -37,8 +37,29 @@ BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, math.inf)
 def histogram(count: float, median_s: float) -> Histogram:
     """Observations spread over three buckets around the median."""
     place = next(i for i, bound in enumerate(BOUNDS) if bound >= median_s)
-    shares = [0.0 if i < place else 0.7 if i == place else 0.96 if i == place + 1 else 1.0 for i in range(len(BOUNDS))]
+    shares = [
+        0.0 if i < place else 0.7 if i == place else 0.96 if i == place + 1 else 1.0
+        for i in range(len(BOUNDS))
+    ]
     return Histogram(BOUNDS, tuple(count * part for part in shares), count * median_s, count)
+
+
+KIMI = ServerFacts(
+    sglang_version="0.5.17",
+    model_name="moonshotai/Kimi-K2.5",
+    kv_cache_dtype="bfloat16",
+    kv_cache_dtype_asked="bfloat16",
+    mem_fraction_static=0.88,
+    tp_size=8,
+    dp_size=1,
+    weights_gib=72.37,
+    kv_cache_gib=10.42,
+    graphs_gib=2.1,
+    headroom_gib=5.53,
+    hicache_size_gb=48,
+    schedule_conservativeness=1.0,
+    simulated=True,
+)
 
 
 @dataclass(frozen=True)
@@ -56,22 +77,7 @@ class Feed:
     gen_per_s: float = 930.0
     retracted_per_s: float = 0.0
     prefill_per_s: float = 1_000.0
-    facts: ServerFacts = ServerFacts(
-        sglang_version="0.5.17",
-        model_name="moonshotai/Kimi-K2.5",
-        kv_cache_dtype="bfloat16",
-        kv_cache_dtype_asked="bfloat16",
-        mem_fraction_static=0.88,
-        tp_size=8,
-        dp_size=1,
-        weights_gib=72.37,
-        kv_cache_gib=10.42,
-        graphs_gib=2.1,
-        headroom_gib=5.53,
-        hicache_size_gb=48,
-        schedule_conservativeness=1.0,
-        simulated=True,
-    )
+    facts: ServerFacts = KIMI
     host_used: int | None = 610_000
     host_total: int | None = 680_000
 
@@ -140,10 +146,13 @@ def gpu(index: int, pid: int | None, used_gib: float = 90.6, total_gib: float = 
     )
 
 
-def frame(at_s: float, *feeds: Feed, gpus: tuple[GpuSample, ...] = (), study: StudyView | None = None) -> Frame:
+def frame(
+    at_s: float, *feeds: Feed, gpus: tuple[GpuSample, ...] = (), study: StudyView | None = None
+) -> Frame:
     now = NOON + at_s
     readings = tuple(
-        ServerReading(feed.url, feed.sample(at_s), now, pids=(1000 + 100 * place,)) for place, feed in enumerate(feeds)
+        ServerReading(feed.url, feed.sample(at_s), now, pids=(1000 + 100 * place,))
+        for place, feed in enumerate(feeds)
     )
     return Frame(now, readings, gpus, None, study)
 
@@ -152,7 +161,7 @@ def eight_gpus() -> tuple[GpuSample, ...]:
     return tuple(gpu(index, 1000) for index in range(8))
 
 
-def watched(make: Callable[[float], Frame], seconds: int = 240) -> Snapshot:
+def watched(make: Callable[[float], Frame], seconds: int = 480) -> Snapshot:
     """The snapshot after `seconds` of watching, one frame a second."""
     builder = SnapshotBuilder()
     for second in range(1000, 1000 + seconds):
@@ -233,7 +242,9 @@ OOM = Failure(
 )
 
 
-def trial(number: int, fraction: float, rate: float | None, *, hicache: int = 0, failure: Failure | None = None) -> TrialResult:
+def trial(
+    number: int, fraction: float, rate: float | None, *, hicache: int = 0, failure: Failure | None = None
+) -> TrialResult:
     return TrialResult(
         number,
         Proposal(
@@ -274,7 +285,7 @@ STUDY = StudyView(
         TrialResult(7, trial(7, 0.90, 1.0).proposal, TrialState.RUNNING, None),
     ),
     incumbent=Incumbent(5, Setting(0.90, "bfloat16", 48), 96, Interval(951.0, 930.0, 972.0)),
-    last_failure="trial 3 (0.93): GPU 3 ran out of memory in the first large prefill: 1.69 GiB wanted, 0.82 GiB free",
+    last_failure="trial 3 (0.93): GPU 3 ran out of memory in the first large prefill",
     boundary=tuple(
         BoundaryPoint("bfloat16", 0.84 + 0.005 * i, 1 / (1 + math.exp((0.84 + 0.005 * i - 0.922) / 0.004)))
         for i in range(20)

@@ -1,7 +1,7 @@
 """What binds: rules over one snapshot, each with its evidence and with what to try.
 
-A rule is a pure function from a ServerView (and the GPUs under it) to a Finding or None. `RULES` is their order
-among equals; the gravest finding of a server is the one that its line on the screen shows.
+A rule is a pure function from a ServerView (and the GPUs under it) to a Finding or None. `RULES` is their
+order among equals; the gravest finding of a server is the one that its line on the screen shows.
 """
 
 from __future__ import annotations

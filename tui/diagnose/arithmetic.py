@@ -1,4 +1,5 @@
-"""Capacity is arithmetic: tokens = floor((f * B - W) * 2^30 / b), so one running server tells what others would hold.
+"""Capacity is arithmetic: tokens = floor((f * B - W) * 2^30 / b), so one running server tells what others
+would hold.
 
 B: GiB free before the weights; W: weights GiB; b: KV bytes per token and rank. From a server's own figures:
 B = (W + KV) / f and b = KV * 2^30 / tokens. SGLang 0.5.6 to 0.5.23 size the pool this way.

@@ -46,7 +46,8 @@ def _more_kv(server: ServerView, gpus: tuple[GpuView, ...]) -> tuple[str, ...]:
 
 
 def dtype_not_asked(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
-    """`auto` may pick FP8 from a checkpoint without a word; an explicit dtype may be replaced by a backend."""
+    """`auto` may pick FP8 from a checkpoint without a word; an explicit dtype may be replaced by a backend.
+    """
     del gpus
     used, asked = server.facts.kv_cache_dtype, server.facts.kv_cache_dtype_asked
     if used is None or asked is None or used == asked:
@@ -85,8 +86,8 @@ def host_pool_thrash(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding |
     if not total or used is None or used / total < HOST_FULL_SHARE or not evicted or not loaded:
         return None
     evidence = (
-        f"host pool {fmt.share(used / total)} of {fmt.count(total)} tokens; {fmt.rate(loaded)} tok/s loaded back "
-        f"while {fmt.rate(evicted)} tok/s are evicted"
+        f"host pool {fmt.share(used / total)} of {fmt.count(total)} tokens; "
+        f"{fmt.rate(loaded)} tok/s loaded back while {fmt.rate(evicted)} tok/s are evicted"
     )
     tries = ("a larger hicache-size, if the host has the memory (and counts it once per rank)",)
     return Finding("host_pool_thrash", Severity.HINT, "host pool thrashes", evidence, tries, server.url)

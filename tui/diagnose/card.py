@@ -61,11 +61,12 @@ def _figures(server: ServerView) -> list[str]:
     pool, rates = server.pool, server.rates
     gen = rates.gen_tokens_per_s if rates.gen_tokens_per_s is not None else pool.gen_tokens_per_s
     over = f" (over {fmt.span(rates.completion_window_s)})" if rates.completion_window_s else ""
+    finished = f"{fmt.rate(rates.completion_tokens_per_s)} tok/s, {fmt.rate(rates.responses_per_s)} resp/s"
+    requests = f"  running {fmt.count(pool.running)} · waiting {fmt.count(pool.queued)}"
+    used, capacity = fmt.count(pool.used_tokens), fmt.count(pool.capacity_tokens)
     return [
-        f"  finished {fmt.rate(rates.completion_tokens_per_s)} tok/s, {fmt.rate(rates.responses_per_s)} resp/s{over}"
-        f" · decoding {fmt.rate(gen)} tok/s",
-        f"  running {fmt.count(pool.running)} · waiting {fmt.count(pool.queued)} · KV {fmt.count(pool.used_tokens)}"
-        f" of {fmt.count(pool.capacity_tokens)} tokens ({fmt.share(pool.usage_share)}),"
+        f"  finished {finished}{over} · decoding {fmt.rate(gen)} tok/s",
+        f"{requests} · KV {used} of {capacity} tokens ({fmt.share(pool.usage_share)}),"
         f" {fmt.count(pool.evictable_tokens)} evictable",
     ]
 

@@ -10,7 +10,9 @@ ROOMY_SHARE = 0.70
 """Below this a queue cannot be blamed on the pool."""
 EAGER_SHARE = 0.10
 PREFILL_PER_DECODE = 8.0
-"""Prompt tokens computed per decoded token; a prompt token is cheaper than a decode step's by about this much."""
+"""Prompt tokens computed per decoded token; a prompt token is cheaper than a decode step's by about this
+much.
+"""
 STORM_SHARE = 0.05
 """Retractions per finished response."""
 ADMISSIBLE = 1.3
@@ -76,7 +78,7 @@ def prefill_bound(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | No
         f"{pool.queued} wait while the pool is {_used(server)} used"
     )
     tries = (
-        "reuse prefixes (cache hits {}), HiCache if they are many".format(fmt.share(rates.hit_share)),
+        f"reuse prefixes (cache hits {fmt.share(rates.hit_share)}), HiCache if they are many",
         "a larger --chunked-prefill-size, or prefill/decode disaggregation",
     )
     return Finding("prefill_bound", Severity.WARNING, "prefill-bound", evidence, tries, server.url)

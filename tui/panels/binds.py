@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui.panels.look import Look, Role
-from tui.panels.row import Pen, Row, clip, title_row
+from tui.panels.row import Pen, Row, clip, title_row, wrap
 from tui.snapshot import Finding, ServerView, Severity, Snapshot
 
 ROLE: dict[Severity, Role] = {
@@ -17,22 +17,55 @@ ROLE: dict[Severity, Role] = {
 def binds_rows(snapshot: Snapshot, width: int, height: int, look: Look, number: int) -> list[Row]:
     """A title, then for every server its gravest finding, and its advice where there is room."""
     rows = [title_row(number, "what binds", width, look, _note(snapshot))]
-    subjects = [snapshot.findings_of(server.url) for server in snapshot.servers]
-    machine = [finding for finding in snapshot.findings if finding.url is None]
-    entries = [(None, finding, 0) for finding in machine]
-    entries += [
-        (server, found[0], len(found) - 1)
-        for server, found in zip(snapshot.servers, subjects, strict=True)
-        if found
-    ]
+    entries = _entries(snapshot)
     if not entries:
         rows.append(Pen(width).gap(2).put(_nothing(snapshot), "dim").row())
-    with_advice = len(entries) * 2 < height
+    lines_each = max(1, (height - 1) // max(1, len(entries)))
     for server, finding, more in entries:
-        rows.append(_line(server, finding, more, width, look))
-        if with_advice and finding.tries:
-            rows.append(_advice(finding, width, server))
+        rows += _entry(server, finding, more, width, lines_each, look)
     return rows[:height]
+
+
+def _entries(snapshot: Snapshot) -> list[tuple[ServerView | None, Finding, int]]:
+    """(server, gravest finding, how many more): the machine's own findings first."""
+    found: list[tuple[ServerView | None, Finding, int]] = [
+        (None, f, 0) for f in snapshot.findings if f.url is None
+    ]
+    for server in snapshot.servers:
+        mine = snapshot.findings_of(server.url)
+        if mine:
+            found.append((server, mine[0], len(mine) - 1))
+    return found
+
+
+def _entry(
+    server: ServerView | None, finding: Finding, more: int, width: int, lines: int, look: Look
+) -> list[Row]:
+    """The evidence, wrapped if it must be, and the advice if a line is left for it."""
+    target = ("server", server.url) if server else None
+    pen, tail = _head(server, finding, look, width), f" +{more}" if more else ""
+    room = pen.left - len(tail)
+    if len(finding.evidence) <= room or lines < 2:
+        first = pen.put(clip_end(finding.evidence, room), "text").put(tail, "dim").row(target)
+        advice = (
+            [_indented("try " + " · ".join(finding.tries), width, "dim", target)] if finding.tries else []
+        )
+        return [first, *advice][:lines]
+    head, *rest = wrap(finding.evidence, room)
+    first = pen.put(head, "text").put(tail, "dim").row(target)
+    return [first, _indented(" ".join(rest), width, "text", target)]
+
+
+def _head(server: ServerView | None, finding: Finding, look: Look, width: int) -> Pen:
+    role = ROLE[finding.severity]
+    name = server.short_name if server else f"GPU {finding.gpu_index}"
+    pen = Pen(width).put("  " if look.ascii else " ▌", role)
+    return pen.put(f"{clip(name, 22):<7}", "strong").gap().put(finding.title, role).gap(2)
+
+
+def _indented(text: str, width: int, role: Role, target: tuple[str, str] | None) -> Row:
+    pen = Pen(width).gap(10)
+    return pen.put(clip_end(text, pen.left), role).row(target)
 
 
 def _note(snapshot: Snapshot) -> str:
@@ -45,22 +78,6 @@ def _nothing(snapshot: Snapshot) -> str:
             "no SGLang server found on this machine; looking again every few seconds (or name one with --url)"
         )
     return "waiting for the first figures"
-
-
-def _line(server: ServerView | None, finding: Finding, more: int, width: int, look: Look) -> Row:
-    role = ROLE[finding.severity]
-    name = server.short_name if server else f"GPU {finding.gpu_index}"
-    pen = Pen(width).put("  " if look.ascii else " ▌", role)
-    pen.put(f"{clip(name, 22):<7}", "strong").gap().put(finding.title, role).gap(2)
-    tail = f" +{more}" if more else ""
-    pen.put(clip_end(finding.evidence, pen.left - len(tail)), "text").put(tail, "dim")
-    return pen.row(("server", server.url) if server else None)
-
-
-def _advice(finding: Finding, width: int, server: ServerView | None) -> Row:
-    pen = Pen(width).gap(10).put("try ", "dim")
-    pen.put(clip_end(" · ".join(finding.tries), pen.left), "dim")
-    return pen.row(("server", server.url) if server else None)
 
 
 def clip_end(text: str, width: int) -> str:

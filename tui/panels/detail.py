@@ -136,10 +136,8 @@ def trial_page(trial: TrialResult, width: int, look: Look) -> list[Row]:
 
 def _memory(trial: TrialResult, width: int) -> list[Row]:
     seen = trial.timeline.memory if trial.timeline else None
-    predicted = trial.proposal
-    told = [
-        f"predicted {fmt.count(predicted.predicted_tokens)} tokens, {_gib(predicted.predicted_headroom_gib)} headroom"
-    ]
+    tokens, headroom = trial.proposal.predicted_tokens, trial.proposal.predicted_headroom_gib
+    told = [f"predicted {fmt.count(tokens)} tokens, {_gib(headroom)} headroom"]
     if seen is not None:
         told.append(
             f"seen {fmt.count(seen.capacity_tokens)} tokens, {_gib(seen.headroom_gib)} after start-up"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tui import format as fmt
 from tui.panels.graph import stacked
-from tui.panels.look import PART_NAMES, PARTS, Look, Role
+from tui.panels.look import PART_NAMES, PARTS, SHORT_NAMES, Look, Role
 from tui.panels.row import Pen, Row, clip, title_row
 from tui.snapshot import GpuView, MemoryParts, Snapshot
 
@@ -26,7 +26,8 @@ def gpu_rows(
     room = height - 1
     first = max(0, min(first, len(gpus) - room))
     shown = gpus[first : first + room]
-    rows += [_gpu_row(gpu, width, look) for gpu in shown]
+    names = {server.url: clip(server.short_name, 12) for server in snapshot.servers}
+    rows += [_gpu_row(gpu, width, look, names if len(names) > 1 and width >= WIDE else {}) for gpu in shown]
     if len(shown) < len(gpus) and len(rows) > 1:
         note = f"GPUs {first}-{first + len(shown) - 1} of {len(gpus)}"
         rows[0] = title_row(number, "GPU memory", width, look, note)
@@ -39,13 +40,14 @@ def _title(snapshot: Snapshot, width: int, look: Look, number: int) -> Row:
     pen.put(look.rule, "rule").gap().put(look.number(number), "key").put("GPU memory", "title").gap()
     legend = [part for part in PARTS if _anywhere(part, snapshot.gpus)]
     models = _models(snapshot.gpus)
-    wide = sum(len(PART_NAMES[part]) + 3 for part in legend) + 1
+    names = PART_NAMES if width >= WIDE else SHORT_NAMES
+    wide = sum(len(names[part]) + 3 for part in legend) + 1
     fill = width - pen.column - wide - (len(models) + 2 if width >= WIDE else 0) - 2
     if width >= WIDE and models:
         pen.put(models, "dim").gap()
     pen.put(look.rule * max(1, fill), "rule").gap()
     for part in legend:
-        pen.put(look.fill(part), part).put(f"{PART_NAMES[part]}  ", "dim")
+        pen.put(look.fill(part), part).put(f"{names[part]}  ", "dim")
     pen.put(look.rule * pen.left, "rule")
     return pen.row(("panel", str(number)))
 
@@ -61,10 +63,13 @@ def _models(gpus: Sequence[GpuView]) -> str:
     return ", ".join(kinds) + simulated
 
 
-def _gpu_row(gpu: GpuView, width: int, look: Look) -> Row:
+def _gpu_row(gpu: GpuView, width: int, look: Look, names: dict[str, str]) -> Row:
+    """`names` are those of the servers, where it must be told which GPU is whose."""
     sample = gpu.sample
     pen = Pen(width)
     pen.put(f"{sample.index:>3} ", "dim" if not sample.lost else "bad")
+    if names:
+        pen.put(f"{names.get(gpu.server_url or '', ''):<{max(map(len, names.values()))}} ", "dim")
     target = ("gpu", str(sample.index))
     if sample.lost:
         return pen.put("LOST", "bad").put("  the driver has lost this GPU", "dim").row(target)

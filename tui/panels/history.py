@@ -1,9 +1,12 @@
-"""History panel: four small graphs of one server."""
+"""History panel: what gets finished, who waits and how full the pool is, as three small graphs of one
+server.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tui import format as fmt
 from tui.panels.graph import graph_rows, nice_top
@@ -11,74 +14,90 @@ from tui.panels.look import Look, Role
 from tui.panels.row import Pen, Row, title_row
 from tui.snapshot import Series, ServerView
 
-Plot = tuple[str, Role, tuple[float, ...], float | None, str]
-"""Label, role, values, fixed top (None: by the values), formatted newest value."""
+WIDE = 120
+GAP_CELLS = 2
+BAND_ROWS = 7
+"""The least height of a server's graphs when several servers get some."""
+TALLEST_ROWS = 16
+"""Taller graphs only spread the same dots."""
 
 
-def history_rows(server: ServerView | None, width: int, height: int, look: Look, number: int) -> list[Row]:
-    """Two by two where there is width, else as many of them below each other as fit."""
-    if server is None:
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One or two curves on one scale."""
+
+    unit: str
+    curves: tuple[tuple[str, Role, tuple[float, ...]], ...]
+    """(name, role, values)"""
+    top: float
+    tell: Callable[[float], str]
+
+
+def history_rows(
+    servers: Sequence[ServerView], width: int, height: int, look: Look, number: int
+) -> list[Row]:
+    """Three graphs side by side where there is width, a band for every server that there is height for."""
+    if not servers:
         rows = [title_row(number, "history", width, look)]
         return [*rows, Pen(width).gap(2).put("no server", "dim").row()][:height]
-    columns = 2 if width >= 100 else 1
-    each = (width - 2 * (columns - 1)) // columns
-    span_s = 2 * (each - 2) * server.series.step_s
-    rows = [title_row(number, "history", width, look, f"{server.short_name}  last {fmt.span(span_s)}")]
-    plots = _plots(server)
-    bands = max(1, min((len(plots) + columns - 1) // columns, (height - 1) // 3))
-    tall = (height - 1) // bands
-    for band in range(bands):
-        pair = plots[band * columns : (band + 1) * columns]
-        rows += _band([_draw(plot, server.series, each, tall, look) for plot in pair], width, each)
+    if width >= WIDE:
+        bands = [(server, _plots(server.series)) for server in servers[: max(1, (height - 1) // BAND_ROWS)]]
+    else:
+        plots = _plots(servers[0].series)[: max(1, (height - 1) // 4)]
+        bands = [(servers[0], [plot]) for plot in plots]
+    each = (width - 2 * GAP_CELLS) // 3 if width >= WIDE else width
+    span_s = 2 * (each - 2) * servers[0].series.step_s
+    rows = [title_row(number, "history", width, look, f"{_names(servers, bands)}  last {fmt.span(span_s)}")]
+    for place, (server, plots) in enumerate(bands):
+        tall = (height - 1) // len(bands) + (1 if place < (height - 1) % len(bands) else 0)
+        tall = min(tall, TALLEST_ROWS)
+        rows += _band([_draw(plot, server.series, each, tall, look) for plot in plots], width, each)
     return rows[:height]
 
 
-def _plots(server: ServerView) -> list[Plot]:
-    series, top_rate = (
-        server.series,
-        nice_top((*server.series.gen_tokens_per_s, *server.series.completion_tokens_per_s)),
-    )
-    waiting = nice_top((*series.queued, *series.running))
-    rates = (
-        (
-            "finished tok/s",
-            "finished",
-            series.completion_tokens_per_s,
-            top_rate,
-            fmt.rate(_last(series.completion_tokens_per_s)),
-        ),
-        (
-            "decoding tok/s",
-            "decoding",
-            series.gen_tokens_per_s,
-            top_rate,
-            fmt.rate(_last(series.gen_tokens_per_s)),
-        ),
-    )
-    queues = (
-        ("running", "running", series.running, waiting, fmt.count(_last(series.running))),
-        ("waiting", "waiting", series.queued, waiting, fmt.count(_last(series.queued))),
-    )
-    pool = (
-        ("KV used", "usage", series.usage_share, 1.0, fmt.share(_last(series.usage_share))),
-        ("cache hits", "hits", series.hit_share, 1.0, fmt.share(_last(series.hit_share))),
-    )
-    return [*rates, *queues, *pool]
+def _names(servers: Sequence[ServerView], bands: Sequence[tuple[ServerView, list[Plot]]]) -> str:
+    """Whose graphs these are, from top to bottom."""
+    shown = list(dict.fromkeys(server.short_name for server, _ in bands))
+    return ", ".join(shown) if len(servers) > 1 else shown[0]
 
 
-def _last(values: Sequence[float]) -> float:
-    return values[-1] if values else math.nan
+def _plots(series: Series) -> list[Plot]:
+    finished, decoding = series.completion_tokens_per_s, series.gen_tokens_per_s
+    return [
+        Plot(
+            "tok/s",
+            (("finished", "finished", finished), ("decoding", "decoding", decoding)),
+            nice_top((*finished, *decoding)),
+            fmt.rate,
+        ),
+        Plot(
+            "requests",
+            (("running", "running", series.running), ("waiting", "waiting", series.queued)),
+            nice_top((*series.running, *series.queued)),
+            fmt.count,
+        ),
+        Plot(
+            "",
+            (("KV used", "usage", series.usage_share), ("cache hits", "hits", series.hit_share)),
+            1.0,
+            fmt.share,
+        ),
+    ]
 
 
 def _draw(plot: Plot, series: Series, width: int, height: int, look: Look) -> list[Pen]:
-    """A label line and the graph under it."""
-    label, role, values, fixed, newest = plot
-    top = fixed if fixed is not None else nice_top(values)
-    head = Pen(width).put(f"  {label} ", "dim").put(newest, "strong")
-    head.right(f"top {fmt.count(top) if top > 1 else fmt.share(top)}", "faint")
+    """A line that names the curves and their newest values, and the graph under it."""
+    head = Pen(width).gap(2)
+    for name, role, values in plot.curves:
+        head.put(f"{name} ", role).put(plot.tell(values[-1] if values else math.nan), "strong").gap(2)
+    head.put(plot.unit, "dim").right(plot.tell(plot.top), "dim")
+    curves = [(values, role) for _, role, values in plot.curves]
     pens = [head]
-    for line in graph_rows(values, series.last_bucket, width - 2, max(1, height - 1), top, look):
-        pens.append(Pen(width).gap(2).put(line, role))
+    for spans in graph_rows(curves, series.last_bucket, width - 2, max(1, height - 1), plot.top, look):
+        pen = Pen(width).gap(2)
+        for text, role in spans:
+            pen.put(text, role)
+        pens.append(pen)
     return pens
 
 
@@ -88,7 +107,7 @@ def _band(drawn: Sequence[Sequence[Pen]], width: int, each: int) -> list[Row]:
     for pens in zip(*drawn, strict=True):
         pen = Pen(width)
         for place, part in enumerate(pens):
-            pen.to(place * (each + 2))
+            pen.to(place * (each + GAP_CELLS))
             for text, role in part.row().spans:
                 pen.put(text, role)
         rows.append(pen.row())

@@ -21,18 +21,18 @@ COLORS: dict[Role, str] = {
     "bad": "bold #f0716b",
     "hint": "#7fb4ff",
     "selected": "bold #ffffff",
-    "weights": "#5b6e9e",
+    "weights": "#46557f",
     "kv_used": "#4fb3a5",
     "kv_evictable": "#a3c76d",
-    "kv_free": "#2f4f4f",
+    "kv_free": "#2c4a4b",
     "kv_unsplit": "#3d7f80",
-    "graphs": "#9a7fc4",
-    "other": "#b08a5a",
+    "graphs": "#8a74b8",
+    "other": "#8d7350",
     "strangers": "#e0635c",
     "unattributed": "#7a8494",
-    "free": "#242c38",
+    "free": "#232a35",
     "finished": "#4fb3a5",
-    "decoding": "#3f5f8a",
+    "decoding": "#6f8fc0",
     "running": "#7fb4ff",
     "waiting": "#e8b45a",
     "usage": "#4fb3a5",
@@ -72,6 +72,9 @@ PART_NAMES = {
     "free": "free",
 }
 
+SHORT_NAMES = {**PART_NAMES, "kv_evictable": "evict", "kv_free": "KV free", "unattributed": "used"}
+"""For narrow screens."""
+
 _SHADES = {
     "weights": "▒", "kv_used": "█", "kv_evictable": "▓", "kv_unsplit": "▓", "kv_free": "░", "graphs": "▞",
     "other": "▚", "unattributed": "▒", "strangers": "▇", "free": "·",
@@ -94,7 +97,7 @@ class Look:
         if self.ascii:
             return _LETTERS[part]
         if self.color:
-            return "█"
+            return "▆"
         return _SHADES[part]
 
     @property

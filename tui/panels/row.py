@@ -13,7 +13,9 @@ Span = tuple[str, Role]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a panel. `target` is what a click or Enter on it means: ("server", url), ("trial", id), ..."""
+    """One line of a panel. `target` is what a click or Enter on it means: ("server", url), ("trial", id),
+    ...
+    """
 
     spans: tuple[Span, ...]
     target: tuple[str, str] | None = None

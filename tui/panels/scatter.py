@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tui import format as fmt
 from tui.panels.graph import nice_top
 from tui.panels.look import Look, Role
@@ -74,7 +76,7 @@ def _draw_boundary(
 ) -> None:
     """A dotted line where survival falls through one half, of the dtype that leads."""
     points = _boundary(study)
-    for before, after in zip(points, points[1:], strict=False):
+    for before, after in pairwise(points):
         if before.survival_probability >= 0.5 > after.survival_probability:
             middle = (before.mem_fraction_static + after.mem_fraction_static) / 2
             x = _column(middle, fractions, len(grid[0]))

@@ -121,7 +121,6 @@ def _flow(server: ServerView, width: int) -> Pen:
 
 
 def _kv(server: ServerView, width: int, look: Look) -> Pen:
-    pool = server.pool
     pen = Pen(width).gap(4).put("KV ", "dim")
     figures = _kv_figures(server, width)
     bar = max(8, min(width // 2, width - pen.column - sum(len(text) for text, _ in figures) - 1))
@@ -130,7 +129,6 @@ def _kv(server: ServerView, width: int, look: Look) -> Pen:
     pen.gap()
     for text, role in figures:
         pen.put(text, role)
-    del pool
     return pen
 
 
@@ -231,13 +229,12 @@ def _compact(server: ServerView, width: int, look: Look, selected: bool) -> Row:
     pool, rates = server.pool, server.rates
     pen = Pen(width)
     _badge(pen, server, look, selected)
-    pen.put(f"{fmt.rate(rates.completion_tokens_per_s):>6}", "finished").put(" done/s", "dim")
-    pen.put(f"{fmt.rate(gen_of(server)):>7}", "text").put(" gen/s", "dim")
-    pen.put(f"{_int(pool.running):>5}", "running").put(" run", "dim")
-    pen.put(f"{_int(pool.queued):>5}", "waiting" if pool.queued else "text").put(" wait", "dim")
-    pen.put("  KV ", "dim").put(fmt.share(pool.usage_share), "strong").put(
-        f" of {fmt.count(pool.capacity_tokens)}", "dim"
-    )
+    pen.put("finished ", "dim").put(f"{fmt.rate(rates.completion_tokens_per_s):>6}", "finished")
+    pen.put("  decoding ", "dim").put(f"{fmt.rate(gen_of(server)):>6}", "text").put(" tok/s", "dim")
+    pen.put("  run ", "dim").put(f"{_int(pool.running):<4}", "running")
+    pen.put(" wait ", "dim").put(f"{_int(pool.queued):<4}", "waiting" if pool.queued else "text")
+    pen.put(" KV ", "dim").put(fmt.share(pool.usage_share), "strong")
+    pen.put(f" of {fmt.count(pool.capacity_tokens)}", "dim")
     if server.reach is Reach.STALE:
         pen.put(f"  stale {fmt.span(server.age_s)}", "warn")
     elif rates.ttft is not None:
