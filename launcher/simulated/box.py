@@ -17,6 +17,7 @@ from launcher.errors import UsageError
 from launcher.gpus import GpuProcess, GpuSample
 from launcher.simulated.boot import Boot, plan_boot
 from launcher.simulated.engine import Engine
+from launcher.simulated.gpus import gpu_sample
 from launcher.simulated.faults import Faults, parse_faults, with_noise
 from launcher.simulated.memory import GIB
 from launcher.simulated.presets import Preset, with_overrides
@@ -121,7 +122,7 @@ class VirtualBox:
             used = gauges.gpu_memory_used_bytes[index] if gauges is not None and ours else 0
             samples.append(
                 gpu_sample(
-                    self.preset,
+                    self.preset.box,
                     index,
                     used_bytes=used + int(taken[index] * GIB),
                     busy_share=gauges.utilization_share if gauges is not None and ours else 0.0,
@@ -140,35 +141,3 @@ def hash_seed(text: str) -> int:
 def port_taken_line(host: str, port: int) -> str:
     """Uvicorn's words when the HTTP port is taken."""
     return f"ERROR:    [Errno 98] error while attempting to bind on address ('{host}', {port}): address already in use"
-
-
-def gpu_sample(
-    preset: Preset,
-    index: int,
-    *,
-    used_bytes: int,
-    busy_share: float,
-    processes: tuple[GpuProcess, ...],
-    lost: bool,
-) -> GpuSample:
-    """One GPU of the preset's box as a sample."""
-    box = preset.box
-    name = f"{box.gpu_name} (simulated)"
-    if lost:
-        return GpuSample(index=index, name=name, uuid=f"GPU-simulated-{index}", lost=True, simulated=True)
-    return GpuSample(
-        index=index,
-        name=name,
-        uuid=f"GPU-simulated-{index}",
-        memory_total_bytes=int(box.gpu_memory_gib * GIB),
-        memory_used_bytes=min(
-            int(box.gpu_memory_gib * GIB), max(used_bytes, int(box.idle_memory_mib * 2**20))
-        ),
-        utilization_share=busy_share,
-        power_w=box.power_idle_w + busy_share * (box.power_busy_w - box.power_idle_w),
-        power_limit_w=box.power_limit_w,
-        temperature_c=box.temperature_idle_c + busy_share * (box.temperature_busy_c - box.temperature_idle_c),
-        ecc_uncorrected=0,
-        processes=processes,
-        simulated=True,
-    )

@@ -225,7 +225,9 @@ class Engine:
                 self.counters.queue_time_s += self.now_s - live.submitted_s
                 self.counters.queue_count += 1
         self._log_prefill(batch)
-        self._flight = (self.now_s + took * self._slowness(), batch)
+        took *= self._slowness()
+        self.counters.prefill_busy_s += took
+        self._flight = (self.now_s + took, batch)
 
     def _begin_decode(self, until_s: float) -> None:
         scheduler = self._scheduler

@@ -141,7 +141,7 @@ class Counters:
     eager_decode_passes: int = 0
     graph_prefill_passes: int = 0
     eager_prefill_passes: int = 0
-    busy_s: float = 0.0
+    prefill_busy_s: float = 0.0
     queue_time_s: float = 0.0
     queue_count: int = 0
 
