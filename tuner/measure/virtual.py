@@ -7,7 +7,7 @@ from __future__ import annotations
 from launcher.gpus import GpuSample
 from launcher.observe.sample import RankSample, ServerFacts, ServerSample, Totals
 from launcher.simulated.engine import Engine
-from launcher.simulated.events import Aborted, Crashed, Event, Finished, Gauges, SimRequest
+from launcher.simulated.events import Aborted, Crashed, Event, Finished, FirstToken, Gauges, SimRequest
 from tuner.measure.segments import segments_of
 from tuner.steady import LevelController, Moment, Response, Room, Slo
 from tuner.testbed import LevelLimits
@@ -53,6 +53,8 @@ class _Level:
         self._began_s = engine.now_s
         self._generated = 0
         self._out: dict[str, Request] = {}
+        self._waiting: dict[str, tuple[Request, float]] = {}
+        """Requests without a first token yet, and when they were sent."""
         self._controller = LevelController(
             workload.lanes(concurrency),
             limits,
@@ -90,17 +92,27 @@ class _Level:
         if isinstance(event, Finished):
             request = self._out.pop(event.request_id)
             self._generated += event.completion_tokens
+            if event.request_id in self._waiting:
+                self._first_token(event.request_id, event.first_token_s)
             return self._controller.on_finish(_response(request, event))
+        if isinstance(event, FirstToken) and event.request_id in self._waiting:
+            self._first_token(event.request_id, event.at_s)
         if isinstance(event, Aborted):
             request = self._out.pop(event.request_id)
             self._generated += event.completion_tokens
             kind = f"http_{event.status}"
+            self._waiting.pop(event.request_id, None)
             return self._controller.on_error(request, kind, generated_tokens=event.completion_tokens)
         return ()
+
+    def _first_token(self, request_id: str, at_s: float) -> None:
+        request, submitted_s = self._waiting.pop(request_id)
+        self._controller.on_first_token(request, submitted_s, at_s)
 
     def _submit(self, requests: tuple[Request, ...]) -> None:
         for request in requests:
             self._out[request.request_id] = request
+            self._waiting[request.request_id] = (request, self._engine.now_s)
             self._engine.submit(
                 SimRequest(
                     request.request_id, segments_of(request), request.tokens_to_generate, request.max_tokens

@@ -10,7 +10,7 @@ from tuner.steady.clients import Clients
 from tuner.steady.equilibrium import Room, pool_of
 from tuner.steady.estimate import Estimate, Point, estimate
 from tuner.steady.response import Moment, Response, Slo
-from tuner.steady.summary import Observed, level_result
+from tuner.steady.summary import FirstToken, Observed, level_result
 from tuner.testbed import LevelLimits
 from tuner.trial import LevelEnd, LevelResult
 from tuner.workload import Lane, LengthBook, Request
@@ -53,6 +53,7 @@ class LevelController:
         self._first_wave: dict[str, int] = {}
         self._out: dict[str, Request] = {}
         self._responses: list[Response] = []
+        self._first_tokens: list[FirstToken] = []
         self._moments: list[Moment] = []
         self._points: list[Point] = []
         self._errors: Counter[str] = Counter()
@@ -67,6 +68,14 @@ class LevelController:
         self._out.update((request.request_id, request) for request in wave)
         self._first_wave = {request.request_id: place for place, request in enumerate(wave)}
         return wave
+
+    def on_first_token(self, request: Request, submitted_s: float, now_s: float) -> None:
+        """A request that began here has its first token; of an aged one it would mean nothing."""
+        if request.age_tokens:
+            return
+        place = self._first_wave.get(request.request_id)
+        ahead = None if place is None else len(self._first_wave) - 1 - place
+        self._first_tokens.append(FirstToken(now_s - submitted_s, ahead))
 
     def on_finish(self, response: Response) -> tuple[Request, ...]:
         """A response is complete. Returns what its client sends next."""
@@ -126,7 +135,7 @@ class LevelController:
                 requests=tuple(
                     request for lane in self._lanes for session in lane.sessions for request in session
                 ),
-                first_wave=self._first_wave,
+                first_tokens=tuple(self._first_tokens),
                 unfinished_requests=len(self._out),
                 errors_by_kind=dict(self._errors),
                 kept_share=self._kept_share(),

@@ -16,6 +16,16 @@ from tuner.trial import Interval, LevelEnd, LevelResult, Percentiles
 from tuner.workload import Request
 
 GIB = 2**30
+_FEWEST_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The first token of a request that began here."""
+
+    waited_s: float
+    sent_after: int | None
+    """Of the first wave: how many of it were sent after this one; None for later requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +41,7 @@ class Observed:
     moments: tuple[Moment, ...]
     requests: tuple[Request, ...]
     """The sample of the workload that was played."""
-    first_wave: Mapping[str, int]
-    """The place of each first-wave request in the order in which they were sent."""
+    first_tokens: tuple[FirstToken, ...]
     unfinished_requests: int
     errors_by_kind: Mapping[str, int]
     kept_share: float
@@ -89,9 +98,9 @@ def level_result(seen: Observed) -> LevelResult:
         wasted_prefill_share=_wasted_share(seen, computed),
         cache_hit_share=_hit_share(seen, computed, cached),
         cache_hit_host_share=_host_hit_share(seen),
-        ttft_s=_percentiles(times.ttft_s),
-        itl_s=_percentiles(times.itl_s),
-        e2e_s=_percentiles(times.e2e_s),
+        ttft_s=_percentiles(times.ttft_s) or _from_histogram(seen, "ttft"),
+        itl_s=_percentiles(times.itl_s) or _from_histogram(seen, "itl"),
+        e2e_s=_percentiles(times.e2e_s) or _from_histogram(seen, "e2e"),
         goodput_tokens_per_s=None if good_tokens is None else good_tokens * rate.value,
         slo_attainment_share=good_responses,
         unfinished_requests=seen.unfinished_requests,
@@ -135,13 +144,11 @@ class Times:
 def response_times(seen: Observed, responses_per_s: float) -> Times:
     """Latencies without the bias of a short window, in which only short answers and short waits end.
 
-    TTFT: of requests that began here (an aged one has no first token of its own). Those of the first wave
-    that waited would have been waiting already: the k-th from the end of the queue for k / X seconds, X
-    responses a second. E2E: where lengths are known, for every request of the sample its TTFT plus its
-    length at the pace seen.
+    TTFT: those of the first wave that waited would have been waiting already when it was sent: the k-th
+    from the end of the queue for k / X seconds, at X responses a second. E2E: where lengths are known,
+    every request of the sample at the pace seen.
     """
-    ttft = [_ttft(seen, response, responses_per_s) for response in seen.responses]
-    ttfts = [value for value in ttft if value is not None]
+    ttfts = [_ttft(first, responses_per_s) for first in seen.first_tokens]
     paces = [pace for response in seen.responses if (pace := _pace(response)) is not None]
     gaps = [gap for response in seen.responses for gap in response.itl_s] or paces
     lengths = [request.output_tokens for request in seen.requests if request.output_tokens]
@@ -154,19 +161,15 @@ def response_times(seen: Observed, responses_per_s: float) -> Times:
     return Times(ttfts, gaps, paces, e2e, lengths)
 
 
-def _ttft(seen: Observed, response: Response, responses_per_s: float) -> float | None:
-    if response.first_token_s is None or response.request.age_tokens:
-        return None
-    waited = response.first_token_s - response.submitted_s
-    place = seen.first_wave.get(response.request.request_id)
-    if place is None or responses_per_s <= 0:
-        return waited
-    return waited + (len(seen.first_wave) - 1 - place) / responses_per_s
+def _ttft(first: FirstToken, responses_per_s: float) -> float:
+    if first.sent_after is None or responses_per_s <= 0:
+        return first.waited_s
+    return first.waited_s + first.sent_after / responses_per_s
 
 
 def _pace(response: Response) -> float | None:
-    """A response's mean time between tokens."""
-    if response.first_token_s is None or response.completion_tokens < 2:
+    """A response's mean time between tokens; None for so few tokens that one prefill beside them decides."""
+    if response.first_token_s is None or response.completion_tokens < _FEWEST_TOKENS:
         return None
     return (response.finished_s - response.first_token_s) / (response.completion_tokens - 1)
 
@@ -285,6 +288,19 @@ def _percentiles(values: Sequence[float]) -> Percentiles | None:
     if not values:
         return None
     return Percentiles(*(float(value) for value in np.quantile(values, (0.5, 0.9, 0.95, 0.99))))
+
+
+def _from_histogram(seen: Observed, name: str) -> Percentiles | None:
+    """Percentiles of what the server's own histogram gained, for answers that did not stream."""
+    found = [each for moment in seen.window if moment.server and (each := getattr(moment.server, name))]
+    if len(found) < 2 or found[-1].upper_bounds_s != found[0].upper_bounds_s:
+        return None
+    gained = np.subtract(found[-1].cumulative_counts, found[0].cumulative_counts)
+    if gained[-1] <= 0:
+        return None
+    bounds = [bound for bound in found[-1].upper_bounds_s if np.isfinite(bound)]
+    shares = np.concatenate(([0.0], gained[: len(bounds)] / gained[-1]))
+    return Percentiles(*(float(np.interp(q, shares, [0.0, *bounds])) for q in (0.5, 0.9, 0.95, 0.99)))
 
 
 def _mean(values: Sequence[float]) -> float | None:
