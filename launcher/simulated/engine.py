@@ -18,24 +18,23 @@ from launcher.simulated.events import (
     Aborted,
     Counters,
     Crashed,
-    DecodeLogged,
     Event,
     Finished,
     FirstToken,
     Gauges,
     LogRecord,
-    PrefillLogged,
-    RetractLogged,
     SimRequest,
 )
-from launcher.simulated.faults import EngineFaults
+from launcher.simulated.faults import HEALTHY, EngineFaults
 from launcher.simulated.logtext import crash_under_load, cuda_crash_under_load
 from launcher.simulated.memory import GIB, MemoryPlan, plan_memory
 from launcher.simulated.options import options_of
 from launcher.simulated.pace import Pace
 from launcher.simulated.presets import Preset
 from launcher.simulated.radix import HostTier, RadixCache
+from launcher.simulated.runlog import RunLog
 from launcher.simulated.scheduler import Live, PrefillBatch, Scheduler
+from launcher.simulated.worst_step import Overflow, WorstStep
 
 _DRIFT_EVERY_S = 300.0
 _PRE_RESERVED_TOKENS = 6
@@ -51,7 +50,7 @@ class Engine:
         config: ServerConfig,
         *,
         seed: int,
-        faults: EngineFaults = EngineFaults(),
+        faults: EngineFaults = HEALTHY,
         plan: MemoryPlan | None = None,
         record_log: bool = False,
         report_first_tokens: bool = False,
@@ -63,7 +62,6 @@ class Engine:
             raise LauncherError(f"this configuration does not start: {self.plan.death.value}")
         self.now_s = 0.0
         self.dead: Crashed | None = None
-        self.log: list[LogRecord] = []
         self.counters = Counters()
         host = (
             HostTier(self.plan.host_tokens, self.options.hicache_write_policy)
@@ -76,14 +74,19 @@ class Engine:
         )
         self._pace = Pace(preset, self.options)
         self._faults = faults
-        self._record_log, self._report_first_tokens = record_log, report_first_tokens
+        self._report_first_tokens = report_first_tokens
+        self._log = RunLog(self._scheduler, self.options.decode_log_interval, record=record_log)
         self._random = random.Random(f"{preset.name}:{seed}")
         self._life_speed = faults.speed_factor * max(
             0.5, self._random.gauss(1.0, preset.noise.start_sd_share)
         )
         self._drift, self._drift_until_s = 1.0, 0.0
-        self._transient_factor = max(0.5, self._random.gauss(1.0, preset.noise.transient_sd_share))
-        self._peak_transient_gib = 0.0
+        self._worst_step = WorstStep(
+            preset.transient,
+            self.plan.headroom_gib,
+            tp_share=preset.model.tp_size / self.options.tp_size,
+            factor=max(0.5, self._random.gauss(1.0, preset.noise.transient_sd_share)),
+        )
         self._live: dict[str, Live] = {}
         self._aborting: list[Live] = []
         self._order = 0
@@ -91,9 +94,6 @@ class Engine:
         self._outbox: list[Event] = []
         self._debt_s = 0.0
         self._backed_up_tokens = 0
-        self._gen_rate = 0.0
-        self._log_decoded, self._log_steps, self._log_s = 0, 0, 0.0
-        self._last_prefill_s = 0.0
 
     # -- what a client does
 
@@ -187,7 +187,7 @@ class Engine:
         """Nothing to do: an idle scheduler forgets its estimate and shows no throughput."""
         if until_s > self.now_s:
             self._scheduler.reset_ratio()
-            self._gen_rate = 0.0
+            self._log.gen_tokens_per_s = 0.0
         self.now_s = max(self.now_s, until_s)
 
     def _begin(self, until_s: float) -> bool:
@@ -195,7 +195,7 @@ class Engine:
         if self.now_s >= until_s:
             return False
         if self._crash_is_due():
-            self._die(cuda_crash_under_load(self.preset, self.options))
+            self._die(cuda_crash_under_load())
             return True
         if self._may_prefill():
             batch = self._scheduler.admit()
@@ -214,7 +214,8 @@ class Engine:
         return due and scheduler.wants_prefill()
 
     def _begin_prefill(self, batch: PrefillBatch) -> None:
-        if self._prefill_overflows(batch):
+        requests = len(batch.complete) + (batch.partial is not None)
+        if self._died_of(self._worst_step.prefill(batch.new_tokens, requests)):
             return
         took = self._pace.prefill_s(batch.new_tokens, batch.cached_tokens) + self._debt_s
         took += batch.load_back_tokens * self.plan.bytes_per_token / self.preset.hicache.pcie_bytes_per_s
@@ -224,7 +225,7 @@ class Engine:
                 live.started_s = self.now_s
                 self.counters.queue_time_s += self.now_s - live.submitted_s
                 self.counters.queue_count += 1
-        self._log_prefill(batch)
+        self._log.prefill(self.now_s, batch, graph=self.options.prefill_graphs)
         took *= self._slowness()
         self.counters.prefill_busy_s += took
         self._flight = (self.now_s + took, batch)
@@ -235,12 +236,12 @@ class Engine:
         if scheduler.available_tokens < running:
             self._retract()
             return
-        if self._decode_overflows(running):
+        if self._died_of(self._worst_step.decode(running, graph=self._pace.uses_graph(running))):
             return
         steps = min(
             scheduler.steps_to_next_finish() or 1,
             max(1, scheduler.available_tokens // running),
-            max(1, self.options.decode_log_interval - self._log_steps),
+            self._log.steps_to_next_line,
         )
         slowness = self._slowness()
         left_s = (until_s - self.now_s - self._debt_s) / slowness
@@ -281,14 +282,12 @@ class Engine:
         running = len(self._scheduler.running)
         self._scheduler.decode(steps)
         self.counters.decoded_tokens += steps * running
-        self._log_decoded += steps * running
-        if self._pace.uses_graph(running):
+        graph = self._pace.uses_graph(running)
+        if graph:
             self.counters.graph_decode_passes += steps
         else:
             self.counters.eager_decode_passes += steps
-        self._log_steps += steps
-        if self._log_steps >= self.options.decode_log_interval:
-            self._log_decode(running)
+        self._log.decode(self.now_s, steps, running, graph=graph)
 
     def _finish(self, live: Live) -> None:
         request, counters = live.request, self.counters
@@ -336,37 +335,14 @@ class Engine:
         self.counters.retracted_requests += len(taken)
         self.counters.retracted_input_tokens += sum(live.request.prompt_tokens for live in taken)
         self.counters.retracted_output_tokens += sum(live.generated for live in taken)
-        if self._record_log:
-            self.log.append(RetractLogged(self.now_s, len(taken), gained, before, scheduler.new_token_ratio))
+        self._log.retract(self.now_s, len(taken), gained, before)
 
-    # -- memory of the worst step
+    # -- dying
 
-    def _prefill_overflows(self, batch: PrefillBatch) -> bool:
-        transient = self.preset.transient
-        requests = len(batch.complete) + (batch.partial is not None)
-        factor = self._transient_factor / GIB * self.preset.model.tp_size / self.options.tp_size
-        before = transient.before_bytes_per_token * batch.new_tokens * factor
-        largest = transient.largest_bytes_per_token * batch.new_tokens * factor
-        after = transient.after_bytes_per_token * batch.new_tokens * factor
-        after += transient.logits_bytes_per_request * requests / GIB
-        return self._overflows(before, largest) or self._overflows(before + largest, after)
-
-    def _decode_overflows(self, running: int) -> bool:
-        transient = self.preset.transient
-        wanted = transient.logits_bytes_per_request * running / GIB
-        if self._pace.uses_graph(running):
-            return self._overflows(0.0, wanted)
-        return self._overflows(wanted, transient.eager_bytes_per_request * running / GIB)
-
-    def _overflows(self, held_gib: float, wanted_gib: float) -> bool:
-        """Ask for `wanted_gib` on top of `held_gib`: beyond the headroom the process dies, as torch's allocator says."""
-        self._peak_transient_gib = max(self._peak_transient_gib, held_gib + wanted_gib)
-        headroom = self.plan.headroom_gib
-        if held_gib + wanted_gib <= headroom:
-            return False
-        self._peak_transient_gib = headroom
-        self._die(crash_under_load(self.preset, self.options, wanted_gib, max(0.0, headroom - held_gib)))
-        return True
+    def _died_of(self, overflow: Overflow | None) -> bool:
+        if overflow is not None:
+            self._die(crash_under_load(self.preset, overflow.tried_gib, overflow.free_gib))
+        return overflow is not None
 
     def _die(self, log_text: str) -> None:
         self.dead = Crashed(self.now_s, log_text, -9)
@@ -398,53 +374,14 @@ class Engine:
 
     # -- what can be seen
 
-    def _log_prefill(self, batch: PrefillBatch) -> None:
-        if not self._record_log:
-            return
-        gap_s = max(1e-6, self.now_s - self._last_prefill_s)
-        self._last_prefill_s = self.now_s
-        self.log.append(
-            PrefillLogged(
-                at_s=self.now_s,
-                new_requests=len(batch.complete) + (batch.partial is not None),
-                new_tokens=batch.new_tokens,
-                cached_tokens=batch.cached_tokens,
-                token_usage=self._scheduler.used_tokens / self.plan.capacity_tokens,
-                running=len(self._scheduler.running),
-                queued=len(self._scheduler.waiting),
-                pending_tokens=self._pending_tokens(),
-                input_tokens_per_s=batch.new_tokens / gap_s,
-                graph=self.options.prefill_graphs,
-            )
-        )
-
-    def _log_decode(self, running: int) -> None:
-        self._gen_rate = self._log_decoded / max(1e-9, self.now_s - self._log_s)
-        self._log_decoded, self._log_steps, self._log_s = 0, 0, self.now_s
-        if not self._record_log:
-            return
-        used = self._scheduler.used_tokens
-        self.log.append(
-            DecodeLogged(
-                at_s=self.now_s,
-                running=running,
-                tokens=used,
-                token_usage=used / self.plan.capacity_tokens,
-                graph=self._pace.uses_graph(running),
-                gen_tokens_per_s=self._gen_rate,
-                queued=len(self._scheduler.waiting),
-            )
-        )
-
-    def _pending_tokens(self) -> int:
-        scheduler = self._scheduler
-        waiting = sum(live.length_at(scheduler.step) for live in scheduler.waiting)
-        return waiting + (scheduler.chunked.left_to_prefill if scheduler.chunked else 0)
+    def take_log(self) -> list[LogRecord]:
+        """The log records since the last call."""
+        records, self._log.records = self._log.records, []
+        return records
 
     def gpu_memory_used_bytes(self) -> int:
-        """What the driver shows as used on each of this engine's GPUs: freed transients stay reserved by torch."""
-        free_gib = self.plan.headroom_gib - self._peak_transient_gib
-        return int((self.preset.box.gpu_memory_gib - max(0.0, free_gib)) * GIB)
+        """What the driver shows as used on each of this engine's GPUs."""
+        return int((self.preset.box.gpu_memory_gib - self._worst_step.free_gib) * GIB)
 
     def gauges(self) -> Gauges:
         """The state now, for /metrics, the tuner's driver and the GPUs."""
@@ -461,8 +398,8 @@ class Engine:
             available_tokens=scheduler.free_tokens,
             capacity_tokens=self.plan.capacity_tokens,
             context_tokens=scheduler.context_tokens,
-            pending_tokens=self._pending_tokens(),
-            gen_tokens_per_s=self._gen_rate if busy else 0.0,
+            pending_tokens=scheduler.pending_tokens(),
+            gen_tokens_per_s=self._log.gen_tokens_per_s if busy else 0.0,
             new_token_ratio=scheduler.new_token_ratio,
             max_running_requests=scheduler.max_running,
             host_used_tokens=cache.host_used_tokens,

@@ -36,6 +36,9 @@ class EngineFaults:
     crash_after_s: float | None = None
 
 
+HEALTHY = EngineFaults()
+
+
 @dataclass(frozen=True, slots=True)
 class Faults:
     """All of them; the default is a healthy box."""
@@ -68,6 +71,7 @@ class Faults:
         )
 
 
+NO_FAULTS = Faults()
 _ARGUMENTS = {
     "leftover": 2, "slow-release": 1, "zombie": 0, "stuck": 1, "slow-pin": 1, "pin-fails": 0, "noise": 1,
     "drift": 1, "slow-gpu": 1, "lost-gpu": 1, "port-taken": 0, "crash-after": 1, "metrics-off": 0, "unauthorized": 0,

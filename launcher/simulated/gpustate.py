@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from launcher.errors import UsageError
-from launcher.simulated.faults import Faults
+from launcher.simulated.faults import NO_FAULTS, Faults
 from launcher.simulated.presets import Preset
 
 BOX_FILE = "box.json"
@@ -51,7 +51,7 @@ class Seen:
     alive: bool
 
 
-def prepare_gpu_state(directory: str | Path, preset: Preset, faults: Faults = Faults()) -> Path:
+def prepare_gpu_state(directory: str | Path, preset: Preset, faults: Faults = NO_FAULTS) -> Path:
     """Make the directory a box of the preset's GPUs; an existing box is replaced, holders are left alone."""
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)

@@ -75,7 +75,7 @@ def start_lines(
     yield from _weights(preset, options, plan, times, wording)
     if plan.death in (StartDeath.UNBALANCED, StartDeath.WEIGHTS_OOM, StartDeath.FRACTION_TOO_LOW):
         return
-    yield from _pool(options, plan, times, wording)
+    yield from _pool(options, plan, times)
     if plan.death in (StartDeath.POOL_OOM, StartDeath.CUBLAS):
         return
     yield from _graphs(options, plan, times)
@@ -178,7 +178,7 @@ def _weights(
         )
 
 
-def _pool(options: EngineOptions, plan: MemoryPlan, times: StageTimes, wording: Wording) -> Iterator[Timed]:
+def _pool(options: EngineOptions, plan: MemoryPlan, times: StageTimes) -> Iterator[Timed]:
     if plan.death is StartDeath.POOL_OOM:
         return
     dtype = TORCH_DTYPES[options.kv_cache_dtype]
@@ -337,24 +337,20 @@ def _start_error(preset: Preset, options: EngineOptions, plan: MemoryPlan, host_
             return "RuntimeError: cudaHostRegister failed (rc=2)"
 
 
-def crash_under_load(preset: Preset, options: EngineOptions, tried_gib: float, free_gib: float) -> str:
+def crash_under_load(preset: Preset, tried_gib: float, free_gib: float) -> str:
     """The log of a torch OOM in a forward pass, as at 0.98 on the H200."""
-    return _crash(options, _torch_oom(preset.box.gpu_memory_gib, tried_gib, free_gib))
+    return _crash(_torch_oom(preset.box.gpu_memory_gib, tried_gib, free_gib))
 
 
-def cuda_crash_under_load(preset: Preset, options: EngineOptions) -> str:
+def cuda_crash_under_load() -> str:
     """The log of a CUDA error that is nobody's configuration."""
-    del preset
     return _crash(
-        options,
         "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
-        "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might "
-        "be incorrect.",
+        "CUDA kernel errors might be asynchronously reported at some other API call."
     )
 
 
-def _crash(options: EngineOptions, error: str) -> str:
-    del options
+def _crash(error: str) -> str:
     return (
         "Scheduler hit an exception: " + _traceback(error, "self.run_batch(batch)") + "\n\n"
         "SIGQUIT received. signum=None, frame=None. It usually means one child failed.\n"

@@ -117,17 +117,17 @@ class RadixCache:
                 self.evictable_tokens += node.tokens
                 self._offer_device(node)
 
-    def insert(self, segments: Sequence[Segment], path: list[Node]) -> tuple[list[Node], int]:
-        """Put computed segments behind a locked `path`. Returns the longer, locked path and the duplicate tokens.
+    def insert(self, segments: Sequence[Segment], path: list[Node]) -> list[Node]:
+        """Put computed segments behind a locked `path`; returns the longer, locked path.
 
-        Duplicates are tokens that another request had inserted meanwhile: the caller frees its own copy.
+        The tree now accounts for them. Where another request had inserted the same meanwhile, its copy is the one
+        that stays, and the caller's counts as freed.
         """
-        longer, duplicates = list(path), 0
+        longer = list(path)
         node = path[-1] if path else self._root
         for key, size in segments:
             child = node.children.get(key)
             if child is not None and child.tokens == size and child.on_device:
-                duplicates += size
                 self.lock((child,))
             elif child is not None and child.tokens == size:
                 self._adopt(child)
@@ -138,7 +138,7 @@ class RadixCache:
             node = child
         for seen in path:
             self._count_hit(seen)
-        return longer, duplicates
+        return longer
 
     def _grow(self, parent: Node, key: int, size: int) -> Node:
         stale = parent.children.get(key)

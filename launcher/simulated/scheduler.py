@@ -110,6 +110,11 @@ class Scheduler:
         """Free or evictable."""
         return self.capacity_tokens - self.used_tokens
 
+    def pending_tokens(self) -> int:
+        """Prompt tokens that wait to be computed."""
+        waiting = sum(live.length_at(self.step) for live in self.waiting)
+        return waiting + (self.chunked.left_to_prefill if self.chunked else 0)
+
     def _take(self, tokens: int) -> None:
         missing = tokens - self.free_tokens
         if missing > 0:
@@ -150,7 +155,7 @@ class Scheduler:
     def finish_prefill(self, batch: PrefillBatch) -> None:
         """The step is done: its requests have their first token and join the running batch."""
         for live in batch.complete:
-            live.path, duplicates = self.cache.insert(live.fresh, live.path)
+            live.path = self.cache.insert(live.fresh, live.path)
             inserted = sum(tokens for _, tokens in live.fresh)
             live.private_tokens -= inserted
             self._private_tokens -= inserted
@@ -239,7 +244,7 @@ class Scheduler:
         del self.running[live.request.request_id]
         if keep_in_cache and live.private_tokens and not self._options.disable_radix_cache:
             # One node for the answer: only a request that continues exactly this conversation could match it.
-            live.path, _ = self.cache.insert(((self._answer_key(live), live.private_tokens),), live.path)
+            live.path = self.cache.insert(((self._answer_key(live), live.private_tokens),), live.path)
             self._private_tokens -= live.private_tokens
             live.private_tokens = 0
         self._free(live)

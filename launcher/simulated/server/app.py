@@ -9,11 +9,11 @@ from typing import Any
 from aiohttp import web
 
 from launcher.simulated.events import Gauges
-from launcher.simulated.server.driver import EngineDead
-from launcher.simulated.server.generate import Generator, Refused
+from launcher.simulated.server.driver import EngineDeadError
+from launcher.simulated.server.generate import Generator, RefusedError
 from launcher.simulated.server.info import get_load, loads, model_info, models, server_info
 from launcher.simulated.server.metrics import metrics_text
-from launcher.simulated.server.prompts import BadRequest
+from launcher.simulated.server.prompts import BadRequestError
 from launcher.simulated.server.state import ServerState
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -57,7 +57,7 @@ class _Control:
     def _gauges(self) -> Gauges:
         driver = self._state.driver
         if driver is None:
-            raise Refused(503, "The server is starting.")
+            raise RefusedError(503, "The server is starting.")
         driver.pump()
         return driver.engine.gauges()
 
@@ -114,7 +114,7 @@ class _Control:
         changes = body.get("server_args")
         driver = self._state.driver
         if not isinstance(changes, dict) or driver is None:
-            raise BadRequest("server_args must be an object.")
+            raise BadRequestError("server_args must be an object.")
         done = set(changes) == {"pp_max_micro_batch_size"}
         done = done and driver.engine.limit_running(int(changes["pp_max_micro_batch_size"]))
         honest = self._state.boot.wording.version >= (0, 5, 23)
@@ -129,9 +129,9 @@ async def _object(http: web.Request) -> dict[str, Any]:
     try:
         body = await http.json()
     except ValueError:
-        raise BadRequest("The body is not JSON.") from None
+        raise BadRequestError("The body is not JSON.") from None
     if not isinstance(body, dict):
-        raise BadRequest("The body must be an object.")
+        raise BadRequestError("The body must be an object.")
     return body
 
 
@@ -165,11 +165,11 @@ async def _answer(state: ServerState, http: web.Request, handler: Handler) -> we
         return web.json_response({"error": "Unauthorized"}, status=401)
     try:
         return await handler(http)
-    except BadRequest as error:
+    except BadRequestError as error:
         return web.json_response({"error": {"message": str(error)}}, status=400)
-    except Refused as error:
+    except RefusedError as error:
         return web.json_response({"error": {"message": str(error)}}, status=error.status)
-    except EngineDead:
+    except EngineDeadError:
         # The process is about to kill itself; a real client sees its connection cut.
         if http.transport is not None:
             http.transport.abort()

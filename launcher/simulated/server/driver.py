@@ -25,7 +25,7 @@ class Ticket:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class EngineDead(Exception):
+class EngineDeadError(Exception):
     """The scheduler has died; every connection is about to be cut."""
 
 
@@ -65,7 +65,7 @@ class Driver:
     def submit(self, request: SimRequest, *, streaming: bool) -> Ticket:
         """A request arrives now."""
         if self.engine.dead is not None:
-            raise EngineDead
+            raise EngineDeadError
         self.pump()
         ticket = Ticket(request, streaming, time.time())
         self._tickets[request.request_id] = ticket
@@ -98,9 +98,8 @@ class Driver:
         while self.engine.now_s < now and self.engine.dead is None:
             for event in self.engine.advance(now):
                 self._hand_out(event)
-        for record in self.engine.log:
+        for record in self.engine.take_log():
             self._on_log(record)
-        self.engine.log.clear()
         for ticket in self._streams.values():
             self._note_progress(ticket)
 

@@ -11,9 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from launcher.simulated.events import Aborted, Finished, SimRequest
-from launcher.simulated.server.driver import Driver, EngineDead, Ticket
+from launcher.simulated.server.driver import Driver, EngineDeadError, Ticket
 from launcher.simulated.server.prompts import (
-    BadRequest,
+    BadRequestError,
     ids_prompt,
     native_prompt,
     native_sampling,
@@ -27,7 +27,7 @@ _WORD = " word"
 _DONE = b"data: [DONE]\n\n"
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The request ended without an answer; becomes an HTTP error."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -64,7 +64,7 @@ class Generator:
         body = await _body(http)
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise BadRequest("messages must be a list of at least one message.")
+            raise BadRequestError("messages must be a list of at least one message.")
         joined = "".join(f"<{message.get('role')}>{message.get('content')}" for message in messages)
         prompt, tokens = text_prompt(joined)
         return await self._openai(http, body, prompt, tokens, chat=True)
@@ -91,7 +91,7 @@ class Generator:
     def _check_length(self, tokens: int) -> None:
         context = self._state.boot.options.context_len
         if tokens >= context:
-            raise BadRequest(
+            raise BadRequestError(
                 f"The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
             )
 
@@ -101,7 +101,7 @@ class Generator:
         ticket = driver.submit(request, streaming=False)
         await self._wait_end(http, driver, ticket)
         if isinstance(ticket.end, Aborted):
-            raise Refused(ticket.end.status, ticket.end.message)
+            raise RefusedError(ticket.end.status, ticket.end.message)
         return ticket
 
     async def _wait_end(self, http: web.Request, driver: Driver, ticket: Ticket) -> None:
@@ -123,7 +123,7 @@ class Generator:
             async for new in _increments(ticket):
                 if not response.prepared:
                     if isinstance(ticket.end, Aborted) and ticket.end.completion_tokens == 0:
-                        raise Refused(ticket.end.status, ticket.end.message)
+                        raise RefusedError(ticket.end.status, ticket.end.message)
                     await response.prepare(http)
                 await response.write(_event(chunk(ticket, new)))
             if last is not None:
@@ -137,11 +137,11 @@ class Generator:
     def _driver(self) -> Driver:
         driver = self._state.driver
         if driver is None or self._state.draining:
-            raise Refused(
+            raise RefusedError(
                 503, "The server is shutting down." if self._state.draining else "The server is starting."
             )
         if driver.engine.dead is not None:
-            raise EngineDead
+            raise EngineDeadError
         return driver
 
     def _native_answer(self, ticket: Ticket, *, text: bool) -> dict[str, Any]:
@@ -210,9 +210,9 @@ async def _body(http: web.Request) -> dict[str, Any]:
     try:
         body = await http.json()
     except ValueError:
-        raise BadRequest("The body is not JSON.") from None
+        raise BadRequestError("The body is not JSON.") from None
     if not isinstance(body, dict):
-        raise BadRequest("The body must be an object.")
+        raise BadRequestError("The body must be an object.")
     return body
 
 

@@ -23,7 +23,7 @@ _BYTES_PER_TOKEN = 4
 _DEFAULT_MAX_NEW_TOKENS = 128
 
 
-class BadRequest(Exception):
+class BadRequestError(Exception):
     """The body is not what SGLang takes; the message goes into the 400."""
 
 
@@ -56,7 +56,7 @@ def native_prompt(body: dict[str, Any]) -> tuple[bytes, int]:
         return ids_prompt(ids)
     if isinstance(text, str) and text:
         return text_prompt(text)
-    raise BadRequest("Either text, input_ids or input_embeds should be provided.")
+    raise BadRequestError("Either text, input_ids or input_embeds should be provided.")
 
 
 def ids_prompt(ids: object) -> tuple[bytes, int]:
@@ -64,13 +64,13 @@ def ids_prompt(ids: object) -> tuple[bytes, int]:
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], list):
         ids = ids[0]
     if not isinstance(ids, list) or not ids:
-        raise BadRequest(
+        raise BadRequestError(
             "input_ids must be a list of token ids; the simulation takes one prompt per request."
         )
     try:
         return array("q", ids).tobytes(), len(ids)
     except (TypeError, OverflowError):
-        raise BadRequest("input_ids must be integers.") from None
+        raise BadRequestError("input_ids must be integers.") from None
 
 
 def text_prompt(text: str) -> tuple[bytes, int]:
@@ -81,7 +81,7 @@ def text_prompt(text: str) -> tuple[bytes, int]:
 def native_sampling(body: dict[str, Any]) -> Sampling:
     params = body.get("sampling_params") or {}
     if not isinstance(params, dict):
-        raise BadRequest("sampling_params must be an object.")
+        raise BadRequestError("sampling_params must be an object.")
     return Sampling(
         _positive(params.get("max_new_tokens", _DEFAULT_MAX_NEW_TOKENS)), bool(params.get("ignore_eos"))
     )
@@ -94,7 +94,7 @@ def openai_sampling(body: dict[str, Any], default: int) -> Sampling:
 
 def _positive(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BadRequest(f"max_new_tokens must be at least 1, got {value!r}.")
+        raise BadRequestError(f"max_new_tokens must be at least 1, got {value!r}.")
     return value
 
 
