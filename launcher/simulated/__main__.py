@@ -1,7 +1,7 @@
-"""`python -m launcher.simulated --preset NAME [--speed S] [--gpu-state DIR] <SGLang flags>`: a server that is computed.
+"""A server that is computed: `python -m launcher.simulated --preset NAME [--speed S] <SGLang flags>`.
 
-Takes SGLang's flags, prints its log lines on stderr, serves its endpoints, and dies as it dies. `--version` tells
-which SGLang it plays. See `launcher.simulated.faults` for `--fault`.
+Takes SGLang's flags, prints its log lines on stderr, serves its endpoints, and dies as it dies.
+`--version` tells which SGLang it plays. See `launcher.simulated.faults` for `--fault`.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def plan_boot(
 
 
 def _exit_code(plan: MemoryPlan, version: tuple[int, ...]) -> int:
-    """>= 0.5.10 a scheduler that the kernel killed ends the launcher with a RuntimeError, not with a signal."""
+    """From 0.5.10 on a scheduler that the kernel killed ends the launcher with a RuntimeError."""
     return 1 if plan.death is StartDeath.HOST_OOM_KILLED and version >= (0, 5, 10) else KILLED_ITSELF
 
 

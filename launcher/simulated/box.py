@@ -9,6 +9,7 @@ took_s = box.stop()
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ from launcher.errors import UsageError
 from launcher.gpus import GpuProcess, GpuSample
 from launcher.simulated.boot import Boot, plan_boot
 from launcher.simulated.engine import Engine
-from launcher.simulated.gpus import gpu_sample
 from launcher.simulated.faults import Faults, parse_faults, with_noise
+from launcher.simulated.gpus import gpu_sample
 from launcher.simulated.memory import GIB
 from launcher.simulated.presets import Preset, with_overrides
 
@@ -40,7 +41,7 @@ class BoxStart:
 
 
 class VirtualBox:
-    """The preset's machine. `hidden` overrides numbers of the preset (dotted keys), `faults` are as on the command line.
+    """The preset's machine. `hidden` overrides its numbers by dotted key, `faults` are as for `--fault`.
 
     Same preset, seed, overrides, faults and calls: same results.
     """
@@ -67,7 +68,7 @@ class VirtualBox:
         self._record_log = record_log
 
     def start(self, config: ServerConfig) -> BoxStart:
-        """Start a server. A start that dies is a result, not an exception. An earlier server is stopped first."""
+        """Start a server, after stopping an earlier one. A start that dies is a result, not an exception."""
         if self._engine is not None:
             self.stop()
         self._starts += 1
@@ -135,9 +136,10 @@ class VirtualBox:
 
 def hash_seed(text: str) -> int:
     """A stable number from a text (Python's own hash() differs from run to run)."""
-    return sum(ord(letter) * 131**place for place, letter in enumerate(text)) % (1 << 62)
+    return zlib.crc32(text.encode())
 
 
 def port_taken_line(host: str, port: int) -> str:
     """Uvicorn's words when the HTTP port is taken."""
-    return f"ERROR:    [Errno 98] error while attempting to bind on address ('{host}', {port}): address already in use"
+    where = f"('{host}', {port})"
+    return f"ERROR:    [Errno 98] error while attempting to bind on address {where}: address already in use"

@@ -1,4 +1,4 @@
-"""One running engine in virtual time: pure and event-driven. It jumps over decode steps whose batch is unchanged.
+"""One running engine in virtual time: pure, event-driven, jumping over steps whose batch is unchanged.
 
     engine = Engine(preset, config, seed=1)
     engine.submit(SimRequest("a", ((1, 1000),), 200))
@@ -19,7 +19,6 @@ from launcher.simulated.events import (
     Counters,
     Crashed,
     Event,
-    Finished,
     FirstToken,
     Gauges,
     LogRecord,
@@ -28,15 +27,14 @@ from launcher.simulated.events import (
 from launcher.simulated.faults import HEALTHY, EngineFaults
 from launcher.simulated.logtext import crash_under_load, cuda_crash_under_load
 from launcher.simulated.memory import GIB, MemoryPlan, plan_memory
-from launcher.simulated.options import options_of
-from launcher.simulated.pace import Pace
+from launcher.simulated.options import EngineOptions, options_of
+from launcher.simulated.pace import Pace, Wander
 from launcher.simulated.presets import Preset
 from launcher.simulated.radix import HostTier, RadixCache
 from launcher.simulated.runlog import RunLog
 from launcher.simulated.scheduler import Live, PrefillBatch, Scheduler
 from launcher.simulated.worst_step import Overflow, WorstStep
 
-_DRIFT_EVERY_S = 300.0
 _PRE_RESERVED_TOKENS = 6
 """A prompt may be as long as the pool less this (SGLang: max_req_input_len)."""
 
@@ -63,12 +61,7 @@ class Engine:
         self.now_s = 0.0
         self.dead: Crashed | None = None
         self.counters = Counters()
-        host = (
-            HostTier(self.plan.host_tokens, self.options.hicache_write_policy)
-            if self.options.hicache_on
-            else None
-        )
-        cache = RadixCache(host, enabled=not self.options.disable_radix_cache)
+        cache = RadixCache(_host_tier(self.options, self.plan), enabled=not self.options.disable_radix_cache)
         self._scheduler = Scheduler(
             self.plan.capacity_tokens, self.options, self.plan.max_running_requests, cache
         )
@@ -77,10 +70,7 @@ class Engine:
         self._report_first_tokens = report_first_tokens
         self._log = RunLog(self._scheduler, self.options.decode_log_interval, record=record_log)
         self._random = random.Random(f"{preset.name}:{seed}")
-        self._life_speed = faults.speed_factor * max(
-            0.5, self._random.gauss(1.0, preset.noise.start_sd_share)
-        )
-        self._drift, self._drift_until_s = 1.0, 0.0
+        self._speed = Wander(preset.noise, self._random, faults.speed_factor)
         self._worst_step = WorstStep(
             preset.transient,
             self.plan.headroom_gib,
@@ -102,7 +92,7 @@ class Engine:
         return min(self.options.context_len, self.plan.capacity_tokens) - _PRE_RESERVED_TOKENS
 
     def submit(self, request: SimRequest) -> None:
-        """A request arrives now. A prompt that the pool can never hold is refused with an Aborted event (400)."""
+        """A request arrives now. A prompt that the pool can never hold ends in an Aborted event (400)."""
         if request.prompt_tokens > self.max_prompt_tokens:
             message = (
                 f"Input length ({request.prompt_tokens} tokens) exceeds the maximum allowed length "
@@ -130,7 +120,7 @@ class Engine:
         self._scheduler.waiting.append(live)
 
     def abort(self, request_id: str) -> None:
-        """Take a request back: at once when it waits, after the current step when it runs. Unknown ids are ignored."""
+        """Take a request back: at once when it waits, else after the current step. Unknown ids: nothing."""
         live = self._live.get(request_id)
         if live is None:
             return
@@ -149,7 +139,7 @@ class Engine:
         return True
 
     def limit_running(self, requests: int) -> bool:
-        """Change the admission cap live (set_internal_state pp_max_micro_batch_size), 1..max_running_requests."""
+        """Change the admission cap live (pp_max_micro_batch_size): 1 to max_running_requests."""
         if not 1 <= requests <= self.plan.max_running_requests:
             return False
         self._scheduler.max_running = requests
@@ -168,7 +158,7 @@ class Engine:
             if self._outbox:
                 events, self._outbox = self._outbox, []
                 return events
-            if self.dead is not None or self._stuck():
+            if self.dead is not None or self._faults.is_stuck(self.now_s):
                 self.now_s = max(self.now_s, until_s)
                 return []
             if self._flight is None and not self._begin(until_s):
@@ -194,7 +184,7 @@ class Engine:
         """Start the next step; False when there is nothing to do before `until_s`."""
         if self.now_s >= until_s:
             return False
-        if self._crash_is_due():
+        if self._live and self._faults.crash_is_due(self.now_s):
             self._die(cuda_crash_under_load())
             return True
         if self._may_prefill():
@@ -226,7 +216,7 @@ class Engine:
                 self.counters.queue_time_s += self.now_s - live.submitted_s
                 self.counters.queue_count += 1
         self._log.prefill(self.now_s, batch, graph=self.options.prefill_graphs)
-        took *= self._slowness()
+        took *= self._speed.slowness(self.now_s)
         self.counters.prefill_busy_s += took
         self._flight = (self.now_s + took, batch)
 
@@ -243,7 +233,7 @@ class Engine:
             max(1, scheduler.available_tokens // running),
             self._log.steps_to_next_line,
         )
-        slowness = self._slowness()
+        slowness = self._speed.slowness(self.now_s)
         left_s = (until_s - self.now_s - self._debt_s) / slowness
         steps = max(1, min(steps, self._pace.steps_within(left_s, running, scheduler.context_tokens)))
         took = self._pace.decode_s(steps, running, scheduler.context_tokens) * slowness + self._debt_s
@@ -297,21 +287,7 @@ class Engine:
         counters.finished_generation_tokens += request.output_tokens
         counters.cached_device_tokens += live.cached_tokens - live.cached_host_tokens
         counters.cached_host_tokens += live.cached_host_tokens
-        self._outbox.append(
-            Finished(
-                request_id=request.request_id,
-                submitted_s=live.submitted_s,
-                started_s=live.submitted_s if live.started_s is None else live.started_s,
-                first_token_s=self.now_s if live.first_token_s is None else live.first_token_s,
-                finish_s=self.now_s,
-                prompt_tokens=request.prompt_tokens,
-                completion_tokens=request.output_tokens,
-                cached_tokens=live.cached_tokens,
-                cached_host_tokens=live.cached_host_tokens,
-                retractions=live.retractions,
-                stopped_at_limit=request.stops_at_limit,
-            )
-        )
+        self._outbox.append(live.finished(self.now_s))
 
     def _drop(self, live: Live) -> None:
         generated = live.generated_at(self._scheduler.step)
@@ -347,23 +323,6 @@ class Engine:
     def _die(self, log_text: str) -> None:
         self.dead = Crashed(self.now_s, log_text, -9)
         self._outbox.append(self.dead)
-
-    # -- speed
-
-    def _slowness(self) -> float:
-        """Factor on every step's time: this life's speed and a slow wander around it."""
-        while self.now_s >= self._drift_until_s:
-            self._drift_until_s += _DRIFT_EVERY_S
-            self._drift = max(0.5, self._random.gauss(1.0, self.preset.noise.drift_sd_share))
-        return self._life_speed * self._drift
-
-    def _stuck(self) -> bool:
-        after = self._faults.stuck_after_s
-        return after is not None and self.now_s >= after
-
-    def _crash_is_due(self) -> bool:
-        after = self._faults.crash_after_s
-        return after is not None and self.now_s >= after and bool(self._live)
 
     def _charge_backups(self) -> None:
         """Copies to the host run beside the compute stream and delay it by a share of their time."""
@@ -413,3 +372,7 @@ class Engine:
             decode_steps=scheduler.step,
             counters=replace(self.counters),
         )
+
+
+def _host_tier(options: EngineOptions, plan: MemoryPlan) -> HostTier | None:
+    return HostTier(plan.host_tokens, options.hicache_write_policy) if options.hicache_on else None

@@ -17,7 +17,7 @@ class SimRequest:
     output_tokens: int
     """How many tokens the model will generate."""
     max_new_tokens: int | None = None
-    """What the client allows (its max_tokens), which is what admission reserves for; None is `output_tokens`."""
+    """What the client allows (max_tokens): admission reserves for it. None is `output_tokens`."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -68,7 +68,7 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The engine is dead. `log_text` is what it leaves in its log, `exit_code` the launcher's (-9: killed itself)."""
+    """The engine is dead: what it leaves in its log, and the launcher's exit code (-9: killed itself)."""
 
     at_s: float
     log_text: str

@@ -35,6 +35,12 @@ class EngineFaults:
     stuck_after_s: float | None = None
     crash_after_s: float | None = None
 
+    def is_stuck(self, now_s: float) -> bool:
+        return self.stuck_after_s is not None and now_s >= self.stuck_after_s
+
+    def crash_is_due(self, now_s: float) -> bool:
+        return self.crash_after_s is not None and now_s >= self.crash_after_s
+
 
 HEALTHY = EngineFaults()
 
@@ -74,7 +80,8 @@ class Faults:
 NO_FAULTS = Faults()
 _ARGUMENTS = {
     "leftover": 2, "slow-release": 1, "zombie": 0, "stuck": 1, "slow-pin": 1, "pin-fails": 0, "noise": 1,
-    "drift": 1, "slow-gpu": 1, "lost-gpu": 1, "port-taken": 0, "crash-after": 1, "metrics-off": 0, "unauthorized": 0,
+    "drift": 1, "slow-gpu": 1, "lost-gpu": 1, "port-taken": 0, "crash-after": 1, "metrics-off": 0,
+    "unauthorized": 0,
 }  # fmt: skip
 
 

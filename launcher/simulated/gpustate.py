@@ -1,10 +1,10 @@
 """The state directory through which simulated processes hold "GPU memory": one small JSON file per holder.
 
     DIR/box.json                  what the box is, and what strangers hold on it
-    DIR/held-<gpu>-<pid>.json     written by a server for each of its schedulers; the scheduler itself keeps touching
-                                  the file, so that its last breath is the file's modification time
+    DIR/held-<gpu>-<pid>.json     written by a server for each scheduler, which then keeps touching it:
+                                  its last breath is the file's modification time
 
-Memory is held while the pid lives, and `release_wall_s` longer, as on a real driver. Writes are atomic renames.
+Memory is held while the pid lives, and `release_wall_s` longer, as on a real driver.
 """
 
 from __future__ import annotations

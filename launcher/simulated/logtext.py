@@ -1,4 +1,4 @@
-"""SGLang's log lines as text, in the wording of 0.5.17 and of 0.5.23. Every start also says that it is simulated."""
+"""SGLang's log lines, in the wording of 0.5.17 and of 0.5.23. Every start says that it is simulated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from launcher.config import ServerConfig
 from launcher.simulated.events import DecodeLogged, LogRecord, PrefillLogged, RetractLogged
-from launcher.simulated.memory import MemoryPlan, StartDeath
+from launcher.simulated.memory import HOST_RESERVE_GB, MemoryPlan, StartDeath
 from launcher.simulated.options import EngineOptions
 from launcher.simulated.presets import Preset
 
@@ -211,7 +211,8 @@ def _graphs(options: EngineOptions, plan: MemoryPlan, times: StageTimes) -> Iter
         available -= plan.prefill_graphs_gib
         yield Timed(
             times.decode_graphs_s,
-            f"Capture target prefill CUDA graph end. elapsed={times.decode_graphs_s - times.prefill_graphs_s:.2f} s, "
+            "Capture target prefill CUDA graph end. "
+            f"elapsed={times.decode_graphs_s - times.prefill_graphs_s:.2f} s, "
             f"mem usage={plan.prefill_graphs_gib:.2f} GB, avail mem={available:.2f} GB.",
             0,
         )
@@ -279,8 +280,8 @@ def start_death_lines(
     if death is StartDeath.HOST_OOM_KILLED:
         yield Timed(
             at_s,
-            "Rank 3 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common "
-            "cause is the OS OOM killer. Run `dmesg -T | grep -i oom` to check.",
+            "Rank 3 scheduler died during initialization (exit code: -9). "
+            "If exit code is -9 (SIGKILL), a common cause is the OS OOM killer.",
         )
         return
     yield Timed(
@@ -299,7 +300,8 @@ def _start_error(preset: Preset, options: EngineOptions, plan: MemoryPlan, host_
     match plan.death:
         case StartDeath.UNBALANCED:
             return (
-                "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. "
+                "RuntimeError: The memory capacity is unbalanced. "
+                "Some GPUs may be occupied by other processes. "
                 f"pre_model_load_memory={plan.baseline_gib:.2f}"
             )
         case StartDeath.WEIGHTS_OOM:
@@ -327,11 +329,16 @@ def _start_error(preset: Preset, options: EngineOptions, plan: MemoryPlan, host_
                 "4. disable CUDA graph by --disable-cuda-graph. (Not recommended. Huge performance loss)"
             )
         case StartDeath.HOST_POOL_SMALLER:
-            return "AssertionError: The host memory should be larger than the device memory with the current protocol"
+            return (
+                "AssertionError: The host memory should be larger than the device memory "
+                "with the current protocol"
+            )
         case StartDeath.HOST_TOO_SMALL:
             return (
-                f"ValueError: Not enough host memory available. Requesting {plan.host_gb:.2f} GB but only have "
-                f"{max(0.0, host_free_gb - 10.74):.2f} GB free. Please reduce the size of the hierarchical cache."
+                "ValueError: Not enough host memory available. "
+                f"Requesting {plan.host_gb:.2f} GB "
+                f"but only have {max(0.0, host_free_gb - HOST_RESERVE_GB):.2f} GB free. "
+                "Please reduce the size of the hierarchical cache."
             )
         case _:
             return "RuntimeError: cudaHostRegister failed (rc=2)"
@@ -360,18 +367,17 @@ def _crash(error: str) -> str:
 
 
 def _traceback(error: str, call: str = "scheduler = Scheduler(") -> str:
-    return (
-        "Traceback (most recent call last):\n"
-        f'  File "sglang/srt/managers/scheduler.py (simulated)", line 1, in run_scheduler_process\n    {call}\n{error}'
-    )
+    frame = '  File "sglang/srt/managers/scheduler.py (simulated)", line 1, in run_scheduler_process'
+    return f"Traceback (most recent call last):\n{frame}\n    {call}\n{error}"
 
 
 def _torch_oom(total_gib: float, tried_gib: float, free_gib: float) -> str:
     used = total_gib - free_gib
     return (
-        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {_size(tried_gib)}. GPU 0 has a total capacity "
-        f"of {total_gib:.2f} GiB of which {_size(free_gib)} is free. Including non-PyTorch memory, this process has "
-        f"{used:.2f} GiB memory in use. Of the allocated memory {used - 1.1:.2f} GiB is allocated by PyTorch, and "
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {_size(tried_gib)}. "
+        f"GPU 0 has a total capacity of {total_gib:.2f} GiB of which {_size(free_gib)} is free. "
+        f"Including non-PyTorch memory, this process has {used:.2f} GiB memory in use. "
+        f"Of the allocated memory {used - 1.1:.2f} GiB is allocated by PyTorch, and "
         "262.93 MiB is reserved by PyTorch but unallocated."
     )
 

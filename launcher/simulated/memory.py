@@ -1,10 +1,10 @@
-"""Where the GPU's memory goes in one start, and at which stage it does not suffice. Pure arithmetic, GiB per rank.
+"""Where the GPU's memory goes in one start, and at which stage it does not suffice. GiB per rank.
 
 tokens   = floor((available after weights - (1 - mem_fraction) * B) * 2^30 / bytes per token)
            (SGLang 0.5.6-0.5.23, kv_cache_configurator._profile_available_bytes, pool_configurator)
 headroom = what is left after the pool, the request table and the graphs: "available_gpu_mem" of the log.
-The four H200 starts at 0.85, 0.97, 0.98 and 0.985 follow from it to 0.02 GiB once the pool's buffers are rounded up
-to 2 MiB each (one for K and one for V per layer), which is how torch's allocator takes them.
+The four H200 starts at 0.85, 0.97, 0.98 and 0.985 follow from it to 0.02 GiB once the pool's buffers are
+rounded up to 2 MiB each (one for K and one for V per layer), which is how torch's allocator takes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.simulated.presets import Preset
 
 GIB = 2**30
 _BUFFER_BYTES = 2 * 2**20
-_HOST_RESERVE_GB = 10 * 2**30 / 1e9
+HOST_RESERVE_GB = 10 * 2**30 / 1e9
 """SGLang never takes the last 10 GiB of host memory (pool_host/base.py)."""
 
 
@@ -83,7 +83,7 @@ def plan_memory(
     weights = preset.model.weights_gib * preset.model.tp_size / options.tp_size
     after_weights = baseline - preset.box.lost_before_weights_gib - weights
     per_token = bytes_per_token(preset, options.kv_cache_dtype, options.tp_size)
-    tokens = _capacity(preset, options, after_weights, baseline, per_token)
+    tokens = _capacity(options, after_weights, baseline, per_token)
     running = _max_running_requests(options, tokens)
     pool_gib = _pool_gib(preset, options, tokens)
     table_gib = (running + 1) * (options.context_len + 4) * 4 / GIB
@@ -160,14 +160,15 @@ def _host_death(
 ) -> StartDeath | None:
     """Host memory for HiCache, by the rules of the version.
 
-    <= 0.5.14 asserts host > device; <= 0.5.18 each rank compares its own request with the whole box, so that several
-    ranks that each fit are killed by the kernel together; >= 0.5.19 each rank has its share of the budget.
+    <= 0.5.14 asserts host > device; <= 0.5.18 each rank compares its own request with the whole box, so
+    that several ranks that each fit are killed by the kernel together; >= 0.5.19 each rank has its share
+    of the budget.
     """
     if not options.hicache_on:
         return None
     if version <= (0, 5, 14) and host_tokens <= tokens:
         return StartDeath.HOST_POOL_SMALLER
-    usable_gb = free_gb - _HOST_RESERVE_GB
+    usable_gb = free_gb - HOST_RESERVE_GB
     share_gb = usable_gb if version <= (0, 5, 18) else usable_gb / options.tp_size
     if host_gb > share_gb:
         return StartDeath.HOST_TOO_SMALL
@@ -190,9 +191,7 @@ def _buffer_bytes_per_token(preset: Preset, dtype: str, tp_size: int) -> int:
     return max(1, (model.kv_heads or 1) // tp_size) * (model.head_dim or 1) * element
 
 
-def _capacity(
-    preset: Preset, options: EngineOptions, after_weights: float, baseline: float, per_token: int
-) -> int:
+def _capacity(options: EngineOptions, after_weights: float, baseline: float, per_token: int) -> int:
     budget_gib = after_weights - baseline * (1 - options.mem_fraction_static)
     tokens = math.floor(budget_gib * GIB / per_token)
     if options.max_total_tokens is not None:
@@ -211,7 +210,7 @@ def _pool_gib(preset: Preset, options: EngineOptions, tokens: int) -> float:
 
 
 def _max_running_requests(options: EngineOptions, tokens: int) -> int:
-    """Default of SGLang 0.5.6-0.5.23: min(max(tokens / context * 512, 2048), 4096); a given value is capped by it."""
+    """Default of SGLang 0.5.6-0.5.23: min(max(tokens / context * 512, 2048), 4096), at most tokens / 2."""
     default = min(max(int(tokens / options.context_len * 512), 2048), 4096)
     asked = options.max_running_requests
     limit = default if asked is None else asked

@@ -119,7 +119,7 @@ def _dtype(asked: str | None) -> str:
     if asked in FP8_DTYPES:
         return str(asked)
     raise UsageError(
-        f"argument --kv-cache-dtype: the simulated engine knows auto, bfloat16, {', '.join(FP8_DTYPES)}, not {asked!r}"
+        f"argument --kv-cache-dtype: {asked!r} is not simulated; auto, bfloat16, {', '.join(FP8_DTYPES)} are"
     )
 
 
@@ -142,7 +142,7 @@ def _prefill_graphs(preset: Preset, flags: _Flags) -> bool:
 
 
 def _default_fraction(preset: Preset, tp_size: int) -> float:
-    """SGLang's own default (memory_hook.handle_gpu_memory_settings, 0.5.17-0.5.23), reserved MiB of one GPU."""
+    """SGLang's own default (memory_hook.handle_gpu_memory_settings, 0.5.17-0.5.23)."""
     total_mib = preset.box.gpu_memory_gib * 1024
     attention_mib = 1536 if preset.model.attention == "mla" else 58 * 8
     reserved = 512 + max(_default_chunk(preset.box.gpu_memory_gib), 2048) * 1.5 + tp_size / 8 * 1024

@@ -1,14 +1,19 @@
-"""How long a step takes. decode: a + c * running + k * context tokens (+ the growth of the context over the steps)."""
+"""How long a step takes. A decode step: a + c * running requests + k * context tokens."""
 
 from __future__ import annotations
 
 import math
+import random
 
 from launcher.simulated.options import FP8_DTYPES, EngineOptions
 from launcher.simulated.presets import Preset
+from launcher.simulated.presets.schema import Noise
 
 _SCHEDULING_SHARE = 0.02
 """Share of a decode step that is the scheduler's, which --num-continuous-decode-steps spreads (derived)."""
+
+
+_DRIFT_EVERY_S = 300.0
 
 
 class Pace:
@@ -57,3 +62,20 @@ class Pace:
 
     def _factor(self, running: int) -> float:
         return 1.0 if self.uses_graph(running) else self._eager
+
+
+class Wander:
+    """How much slower than its preset one server life is: a factor for the life and a slow drift around it."""
+
+    def __init__(self, noise: Noise, chance: random.Random, factor: float) -> None:
+        self._sd_share = noise.drift_sd_share
+        self._chance = chance
+        self._life = factor * max(0.5, chance.gauss(1.0, noise.start_sd_share))
+        self._drift, self._until_s = 1.0, 0.0
+
+    def slowness(self, now_s: float) -> float:
+        """The factor on the time of a step that begins now. `now_s` must not go back."""
+        while now_s >= self._until_s:
+            self._until_s += _DRIFT_EVERY_S
+            self._drift = max(0.5, self._chance.gauss(1.0, self._sd_share))
+        return self._life * self._drift

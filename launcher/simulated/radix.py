@@ -1,8 +1,9 @@
-"""The prefix cache (radix tree) and its host tier, in tokens. Keys stand for runs of tokens; nothing holds real KV.
+"""The prefix cache (radix tree) and its host tier, in tokens: keys stand for runs of tokens.
 
-A prompt is a sequence of (key, tokens) segments; equal leading segments share nodes. As in SGLang's RadixCache and
-HiRadixCache (0.5.17): nodes that a running request uses are locked; the rest is evictable, least recently used leaf
-first; with a host tier, nodes are copied to the host (write-through: when inserted) and stay matchable there.
+A prompt is a sequence of (key, tokens) segments; equal leading segments share nodes. As in SGLang's
+RadixCache and HiRadixCache (0.5.17): nodes that a running request uses are locked; the rest is evictable,
+least recently used leaf first; with a host tier, nodes are copied to the host (write-through: when
+inserted) and stay matchable there.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ class RadixCache:
     def insert(self, segments: Sequence[Segment], path: list[Node]) -> list[Node]:
         """Put computed segments behind a locked `path`; returns the longer, locked path.
 
-        The tree now accounts for them. Where another request had inserted the same meanwhile, its copy is the one
-        that stays, and the caller's counts as freed.
+        The tree now accounts for them. Where another request had inserted the same meanwhile, its copy is
+        the one that stays, and the caller's counts as freed.
         """
         longer = list(path)
         node = path[-1] if path else self._root
@@ -183,7 +184,7 @@ class RadixCache:
             self._offer_device(node.parent)
 
     def _remove(self, node: Node) -> None:
-        """Take a node out of the tree, with the host-only nodes below it, which nothing can reach any more."""
+        """Take a node out of the tree, with the host-only nodes below it, which are out of reach now."""
         for child in list(node.children.values()):
             if child.on_host:
                 self.host_used_tokens -= child.tokens

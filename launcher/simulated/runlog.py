@@ -1,4 +1,4 @@
-"""What a running server logs and how it reckons its gen throughput (SGLang's metrics reporter, 0.5.6-0.5.23)."""
+"""What a running server logs, and how it reckons its gen throughput (SGLang 0.5.6-0.5.23)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from launcher.simulated.scheduler import PrefillBatch, Scheduler
 class RunLog:
     """Collects records when asked to; the gen rate is kept either way.
 
-    gen throughput = tokens of the decode steps since the last "Decode batch" line / time since then, so that prefills
-    in between lower it; one line every --decode-log-interval steps.
+    gen throughput = tokens of the decode steps since the last "Decode batch" line / time since then, so
+    that prefills in between lower it; one line every --decode-log-interval steps.
     """
 
     def __init__(self, scheduler: Scheduler, interval_steps: int, *, record: bool) -> None:

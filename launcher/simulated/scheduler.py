@@ -1,9 +1,10 @@
 """Who runs and who waits: admission, chunked prefill, retraction. Tokens only; time is the engine's business.
 
 The rules are SGLang's (0.5.6-0.5.23, schedule_policy.PrefillAdder, scheduler.get_new_batch_prefill,
-schedule_batch.retract_decode): a new request is admitted while its prompt and the whole of its allowed output fit beside
-`new_token_ratio` times what the running requests may still generate; the ratio starts at 0.7 times
---schedule-conservativeness, decays with every decode step to 14% of that in 600 steps, and jumps up on a retraction.
+schedule_batch.retract_decode): a new request is admitted while its prompt and the whole of its allowed
+output fit beside `new_token_ratio` times what the running requests may still generate; the ratio starts at
+0.7 times --schedule-conservativeness, decays with every decode step to 14% of that in 600 steps, and jumps up
+on a retraction.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import count
 
-from launcher.simulated.events import SimRequest
+from launcher.simulated.events import Finished, SimRequest
 from launcher.simulated.options import EngineOptions
 from launcher.simulated.radix import Node, RadixCache, Segment
 
@@ -54,13 +55,30 @@ class Live:
     def length_at(self, step: int) -> int:
         return self.request.prompt_tokens + self.generated_at(step)
 
+    def finished(self, now_s: float) -> Finished:
+        """The event of its end."""
+        request = self.request
+        return Finished(
+            request_id=request.request_id,
+            submitted_s=self.submitted_s,
+            started_s=self.submitted_s if self.started_s is None else self.started_s,
+            first_token_s=now_s if self.first_token_s is None else self.first_token_s,
+            finish_s=now_s,
+            prompt_tokens=request.prompt_tokens,
+            completion_tokens=request.output_tokens,
+            cached_tokens=self.cached_tokens,
+            cached_host_tokens=self.cached_host_tokens,
+            retractions=self.retractions,
+            stopped_at_limit=request.stops_at_limit,
+        )
+
     def may_still_generate(self, step: int) -> int:
         return min(max(self.max_new_tokens - self.generated_at(step), 0), CLIP_MAX_NEW_TOKENS)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillBatch:
-    """One prefill step: `complete` requests get their first token at its end, `partial` goes on in the next."""
+    """One prefill step: `complete` requests get their first token at its end, `partial` goes on later."""
 
     complete: tuple[Live, ...]
     partial: Live | None
@@ -209,8 +227,8 @@ class Scheduler:
     def retract(self) -> tuple[list[Live], int]:
         """Take back requests until the rest can decode on: fewest output tokens first, longest prompt first.
 
-        Their prompts stay in the cache as evictable; their output must be prefilled again. Returns them and the
-        tokens gained. Nothing is taken from the last one.
+        Their prompts stay in the cache as evictable; their output must be prefilled again. Returns them
+        and the tokens gained. Nothing is taken from the last one.
         """
         keep = sorted(self.running.values(), key=self._retraction_key, reverse=True)
         before = self.available_tokens
@@ -322,7 +340,7 @@ class _Room:
 
 
 def _to_prefill(live: Live) -> list[Segment]:
-    """The prompt, and after a retraction what had been generated (it is computed again, never generated again)."""
+    """The prompt, and after a retraction what had been generated, which is computed again."""
     segments = list(live.request.segments)
     if live.generated:
         segments.append((-1 - live.order, live.generated))

@@ -1,7 +1,7 @@
-"""The memory of single steps: what a prefill or an eager decode asks for beside everything that was allocated before.
+"""The memory of single steps: what a prefill or an eager decode asks for on top of the start-up's.
 
-A step that asks for more than the headroom left after start-up is the OOM "under load" of SGLang: it starts fine,
-answers /health, and dies of its first full prefill chunk (H200 captures at 0.98 and 0.985).
+A step that asks for more than the headroom left after start-up is the OOM "under load" of SGLang: it
+starts fine, answers /health, and dies of its first full prefill chunk (H200 captures at 0.98 and 0.985).
 """
 
 from __future__ import annotations

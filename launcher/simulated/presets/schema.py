@@ -48,7 +48,7 @@ class Model(_Section):
     vocab_size: int = Field(ge=1)
     context_len: int = Field(ge=16)
     tp_size: int = Field(ge=1)
-    """The tensor-parallel size that `weights_gib` belongs to; another size scales the weights by the ratio."""
+    """The size that `weights_gib` and the pace belong to; another one scales them by the ratio."""
     weights_gib: float = Field(gt=0)
     """W: weights per rank at `tp_size`, as "Load weight end" gives them (`mem usage`)."""
 

@@ -1,1 +1,1 @@
-"""The simulated server as a process: SGLang's flags, log lines, endpoints, children and deaths, in scaled time."""
+"""The simulated server as a process: SGLang's flags, log lines, endpoints, children and deaths."""

@@ -109,7 +109,7 @@ class _Control:
         return web.Response(status=200)
 
     async def set_internal_state(self, http: web.Request) -> web.Response:
-        """Only pp_max_micro_batch_size can be changed; 0.5.23 says when it was not, 0.5.17 always says it was."""
+        """Only pp_max_micro_batch_size can be changed. 0.5.17 says `updated` even when nothing was."""
         body = await _object(http)
         changes = body.get("server_args")
         driver = self._state.driver
@@ -177,7 +177,7 @@ async def _answer(state: ServerState, http: web.Request, handler: Handler) -> we
 
 
 def _may(state: ServerState, http: web.Request) -> bool:
-    """SGLang's rules (utils/auth.py, >= 0.5.9): health and metrics are open; admin paths want the admin key if set."""
+    """SGLang's rules (>= 0.5.9): health and metrics are open; admin paths want the admin key if set."""
     if http.method == "OPTIONS" or http.path.startswith(_OPEN_PREFIXES):
         return True
     if state.faults.unauthorized:

@@ -1,4 +1,4 @@
-"""The command line of the simulated server: SGLang's flags (server_args.json: 0.5.17) and a few of its own."""
+"""The simulated server's command line: SGLang's flags (server_args.json: 0.5.17) and a few of its own."""
 
 from __future__ import annotations
 
@@ -70,10 +70,8 @@ class Arguments:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(
-            2,
-            f"usage: launch_server.py (simulated) [-h] --model-path MODEL_PATH ...\n{self.prog}: error: {message}\n",
-        )
+        usage = f"usage: {self.prog} (simulated) [-h] --model-path MODEL_PATH ..."
+        self.exit(2, f"{usage}\n{self.prog}: error: {message}\n")
 
 
 def build_parser(version: str) -> argparse.ArgumentParser:

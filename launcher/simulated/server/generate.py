@@ -49,7 +49,7 @@ class Generator:
         request = request_of(body, prompt, tokens, native_sampling(body), self._state.preset.answers)
         text = not self._state.arguments.server_args["skip_tokenizer_init"]
         if not body.get("stream"):
-            ticket = await self._whole(http, request)
+            ticket = await self._whole(request)
             return web.json_response(self._native_answer(ticket, text=text))
         return await self._stream(http, request, lambda ticket, _: self._native_answer(ticket, text=text))
 
@@ -78,7 +78,7 @@ class Generator:
         request = request_of(body, prompt, tokens, sampling, self._state.preset.answers)
         model = str(body.get("model") or self._state.arguments.served_model_name)
         if not body.get("stream"):
-            ticket = await self._whole(http, request)
+            ticket = await self._whole(request)
             return web.json_response(_openai_answer(ticket, model, chat=chat))
         usage = bool((body.get("stream_options") or {}).get("include_usage"))
         return await self._stream(
@@ -95,16 +95,16 @@ class Generator:
                 f"The input ({tokens} tokens) is longer than the model's context length ({context} tokens)."
             )
 
-    async def _whole(self, http: web.Request, request: SimRequest) -> Ticket:
+    async def _whole(self, request: SimRequest) -> Ticket:
         """Wait for the answer; a client that goes away takes its request back."""
         driver = self._driver()
         ticket = driver.submit(request, streaming=False)
-        await self._wait_end(http, driver, ticket)
+        await self._wait_end(driver, ticket)
         if isinstance(ticket.end, Aborted):
             raise RefusedError(ticket.end.status, ticket.end.message)
         return ticket
 
-    async def _wait_end(self, http: web.Request, driver: Driver, ticket: Ticket) -> None:
+    async def _wait_end(self, driver: Driver, ticket: Ticket) -> None:
         try:
             while ticket.end is None:
                 ticket.changed.clear()

@@ -1,8 +1,12 @@
-"""A child of the simulated server: a scheduler that holds GPU memory, or the detokenizer. Standard library only.
+"""A child of the simulated server: a scheduler that holds GPU memory, or the detokenizer.
 
-Run by path, with the child's title as argv[0]:  TITLE -S holder.py DIR GPU OUTLIVES_S   (`-` for no DIR)
-It keeps touching DIR/held-<GPU>-<pid>.json while it lives, and dies with its parent (PR_SET_PDEATHSIG), as SGLang's schedulers do.
-OUTLIVES_S > 0 makes it a zombie scheduler instead, which stays so many seconds after the parent is gone.
+Standard library only. Run by path, with the child's title as argv[0]; `-` stands for no directory:
+
+    TITLE -S holder.py DIR GPU OUTLIVES_S
+
+It keeps touching DIR/held-<GPU>-<pid>.json while it lives, and dies with its parent (PR_SET_PDEATHSIG), as
+SGLang's schedulers do. OUTLIVES_S > 0 makes it a zombie scheduler instead, which stays so many seconds
+after the parent is gone.
 """
 
 import contextlib

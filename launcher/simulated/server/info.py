@@ -11,7 +11,7 @@ from launcher.simulated.server.state import ServerState
 
 
 def server_info(state: ServerState, gauges: Gauges) -> dict[str, Any]:
-    """SGLang 0.5.17-0.5.23: flat server args, scheduler info, internal states, version. API keys in clear, as there."""
+    """Flat server args, scheduler info, internal states, version; API keys in clear, as SGLang does."""
     boot = state.boot
     shown = {**state.arguments.server_args, **_resolved(state)}
     return {

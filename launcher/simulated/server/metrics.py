@@ -12,9 +12,12 @@ from launcher.simulated.server.state import Histogram, ServerState
 Labels = Mapping[str, str]
 _GRAPH_PHASES = ("prefill", "decode", "target_verify", "draft_prefill", "draft_decode", "draft_extend")
 _ZERO_GAUGES = (
-    "num_grammar_queue_reqs", "swa_token_usage", "mamba_usage", "swa_available_tokens", "swa_evictable_tokens",
-    "swa_used_tokens", "mamba_available_tokens", "mamba_evictable_tokens", "mamba_used_tokens", "spec_accept_length",
-    "spec_accept_rate", "spec_cap_length", "spec_block_accept_length", "spec_num_steps", "spec_num_draft_tokens",
+    "num_grammar_queue_reqs", "swa_token_usage", "mamba_usage", "swa_available_tokens",
+    "swa_evictable_tokens",
+    "swa_used_tokens", "mamba_available_tokens", "mamba_evictable_tokens", "mamba_used_tokens",
+    "spec_accept_length",
+    "spec_accept_rate", "spec_cap_length", "spec_block_accept_length", "spec_num_steps",
+    "spec_num_draft_tokens",
     "num_prefill_bootstrap_queue_reqs", "num_prefill_inflight_queue_reqs", "num_decode_prealloc_queue_reqs",
     "num_decode_transfer_queue_reqs", "pending_prealloc_token_usage", "utilization", "cache_hit_rate",
 )  # fmt: skip

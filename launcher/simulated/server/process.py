@@ -45,7 +45,7 @@ class ServerProcess:
         self._launched_wall_s = time.monotonic()
         self._launched_unix_s = time.time()
         self._state_dir = self._prepared_state()
-        # What others hold on our GPUs counts as taken, be it a stranger, a zombie or memory that is not back yet.
+        # Strangers, zombies and memory that is not back yet: what others hold on our GPUs is taken.
         held = _taken_gib(self._state_dir, self._preset.box.gpu_count)
         self._boot: Boot = plan_boot(
             self._preset,

@@ -1,7 +1,7 @@
 """From an HTTP body to a SimRequest: token counts, shared prefixes and the length of the answer.
 
-There is no tokenizer: text counts one token per four UTF-8 bytes. Prefixes are recognised in blocks of 64 tokens, by a
-hash of everything up to the block's end.
+There is no tokenizer: text counts one token per four UTF-8 bytes. Prefixes are recognised in blocks of 64
+tokens, by a hash of everything up to the block's end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sampling:
 def request_of(
     body: dict[str, Any], prompt: bytes, tokens: int, sampling: Sampling, answers: Answers
 ) -> SimRequest:
-    """A request of `tokens` tokens. Without ignore_eos the model ends by itself at a length drawn from the preset."""
+    """A request of `tokens` tokens. Without ignore_eos it ends at a length drawn from the preset."""
     request_id = str(body.get("rid") or uuid.uuid4().hex)
     output = sampling.max_new_tokens
     if not sampling.ignore_eos:
