@@ -67,8 +67,8 @@ class Space:
     def fractions(self, step: float = FRACTION_STEP) -> tuple[float, ...]:
         """The fractions that may be proposed, both bounds among them, ascending."""
         low, high = self.fraction_bounds
-        inner = (round(low + step * i, 3) for i in range(int((high - low) / step) + 1))
-        return tuple(sorted({*inner, low, high}))
+        inner = (round(low + step * i, 3) for i in range(1, int((high - low) / step) + 1))
+        return tuple(sorted({low, high, *(fraction for fraction in inner if low < fraction < high)}))
 
     def families(self) -> Iterator[Setting]:
         """Every combination of the searched flags except the fraction, which is set to the lower bound."""

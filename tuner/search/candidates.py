@@ -86,7 +86,8 @@ def _candidate(
 
 def _safe(made: Sequence[Candidate], knowledge: Knowledge) -> list[Candidate]:
     """Those above the survival that is asked for; if there are none, those near the safest."""
-    floor = knowledge.options.least_survival
+    options = knowledge.options
+    floor = options.bare_survival if options.black_box else options.least_survival
     safest = max(one.outlook.survival for one in made)
     return [one for one in made if one.outlook.survival >= min(floor, safest - FAR_FROM_SAFE)]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tuner.search.knowledge import Knowledge, family_of, key_of
 from tuner.search.standings import Standing, is_clear, standings
 from tuner.trial import Purpose, Setting
@@ -20,15 +18,13 @@ def reserve_s(knowledge: Knowledge) -> float:
     """Study seconds kept for one round: a start and a level for each of the two."""
     if not knowledge.options.confirm:
         return 0.0
-    ranked = standings(knowledge)
-    return sum(knowledge.minutes.trial(one.setting, 1.0) for one in _contenders(ranked))
+    return sum(knowledge.minutes.trial(one.setting, 1.0) for one in _contenders(knowledge))
 
 
 def next_confirmation(knowledge: Knowledge) -> Standing | None:
     """Whom to measure again now: the runner-up first, then the incumbent; None when nothing is left to
     settle."""
-    ranked = standings(knowledge)
-    contenders = _contenders(ranked)
+    contenders = _contenders(knowledge)
     if not knowledge.options.confirm or not contenders:
         return None
     counts = [_confirmations(knowledge, one) for one in contenders]
@@ -39,11 +35,17 @@ def next_confirmation(knowledge: Knowledge) -> Standing | None:
     return min(reversed(contenders), key=lambda one: _confirmations(knowledge, one))
 
 
-def _contenders(ranked: Sequence[Standing]) -> list[Standing]:
-    """The incumbent, and the best setting that is another choice, if it is close."""
+def _contenders(knowledge: Knowledge) -> list[Standing]:
+    """The incumbent, and the best setting that is another choice, if it is close.
+
+    As exploration left them: a confirmation must not change who is being confirmed.
+    """
+    explored = [trial for trial in knowledge.history if trial.proposal.purpose is not Purpose.CONFIRM]
+    ranked = standings(Knowledge(knowledge.space, knowledge.prior, knowledge.options, explored))
+    now = {key_of(one.setting): one for one in standings(knowledge)}
     others = [one for one in ranked[1:] if not _are_neighbours(ranked[0].setting, one.setting)]
     close = [one for one in others if ranked[0].log_rate - one.log_rate <= CLOSE_SHARE]
-    return [*ranked[:1], *close[:1]]
+    return [now[key_of(one.setting)] for one in [*ranked[:1], *close[:1]]]
 
 
 def _are_neighbours(one: Setting, other: Setting) -> bool:

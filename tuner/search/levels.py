@@ -69,9 +69,9 @@ def is_full(level: LevelResult) -> bool:
 
 def planned_levels(knowledge: Knowledge, setting: Setting) -> tuple[int, ...]:
     """What is meant to be measured when a start is proposed; the levels seen decide the rest."""
+    ladder = knowledge.ladder()
     first = first_level(knowledge, setting)
     if knowledge.rate is None:
-        ladder = knowledge.ladder()
         return tuple(sorted({first, _rung_below(ladder, math.sqrt(first * ladder[-1])), ladder[-1]}))
     return tuple(sorted({first, promising_level(knowledge, setting)}))
 

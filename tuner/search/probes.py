@@ -19,14 +19,14 @@ HEADROOM_GIB = 0.4
 
 
 def trusted(prior: MemoryPrior, history: Sequence[TrialResult]) -> bool:
-    """False once a real start contradicts what the probes before it had predicted."""
+    """False once a real start contradicts what the probes had predicted: by its log lines, or by dying at
+    once.
+    """
     probes = [trial for trial in history if trial.proposal.purpose is Purpose.PROBE and _shows_memory(trial)]
-    real = [
-        trial for trial in history if trial.proposal.purpose is not Purpose.PROBE and _shows_memory(trial)
-    ]
+    real = [trial for trial in history if trial.proposal.purpose is not Purpose.PROBE and _tells(trial)]
     if not probes or not real:
         return True
-    return _confirms(prior, probes, real[0])
+    return _shows_memory(real[0]) and _confirms(prior, probes, real[0])
 
 
 def confirmed(prior: MemoryPrior, history: Sequence[TrialResult]) -> bool:
@@ -37,6 +37,12 @@ def confirmed(prior: MemoryPrior, history: Sequence[TrialResult]) -> bool:
 
 def _shows_memory(trial: TrialResult) -> bool:
     return trial.timeline is not None and trial.timeline.memory.headroom_gib is not None
+
+
+def _tells(trial: TrialResult) -> bool:
+    """It came to its memory lines, or its configuration killed it on the way: probes had called it safe."""
+    died = trial.failure is not None and trial.failure.teaches and trial.failure.is_gpu_oom
+    return _shows_memory(trial) or died
 
 
 def _confirms(prior: MemoryPrior, probes: Sequence[TrialResult], real: TrialResult) -> bool:

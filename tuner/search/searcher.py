@@ -53,7 +53,8 @@ class Searcher:
         seconds."""
         knowledge = self._knowledge(history)
         if not knowledge.real_points:
-            return _if_it_fits(self._before_the_first_rate(knowledge), remaining_s)
+            first = self._before_the_first_rate(knowledge)
+            return first if first is not None and self._least_s(knowledge, first) <= remaining_s else None
         ranked = candidates(knowledge)
         best = ranked[0] if ranked and ranked[0].gain >= self.options.until_gain_below else None
         confirmation = next_confirmation(knowledge)
@@ -64,7 +65,8 @@ class Searcher:
                 return exploration
         if confirmation is None:
             return None
-        return _if_it_fits(self._confirmation(knowledge, confirmation), remaining_s)
+        again = self._confirmation(knowledge, confirmation)
+        return again if again.expected_s <= remaining_s else None
 
     def next_concurrency(
         self,
@@ -78,8 +80,8 @@ class Searcher:
 
         `history` is without the running trial; `timeline` is its start-up where the caller has it.
         """
-        if proposal.purpose is Purpose.CONFIRM:
-            return proposal.concurrencies[0] if not done else None
+        if proposal.purpose is Purpose.CONFIRM or self._is_stress_only(proposal):
+            return proposal.concurrencies[-1] if not done else None
         running = TrialResult(
             trial_id=len(history) + 1_000_000,
             proposal=proposal,
@@ -92,8 +94,6 @@ class Searcher:
             return first_level(knowledge, proposal.setting)
         if remaining_s < knowledge.minutes.level_s + knowledge.minutes.stop_and_clean_s:
             return None
-        if knowledge.rate is None:
-            return next((rung for rung in proposal.concurrencies if rung > done[-1].concurrency), None)
         return next_level(knowledge, proposal.setting, done)
 
     def verdict(self, history: Sequence[TrialResult]) -> Verdict:
@@ -111,6 +111,17 @@ class Searcher:
     def knowledge(self, history: Sequence[TrialResult]) -> Knowledge:
         """What the history teaches: the memory model, the rate model and the points behind them."""
         return self._knowledge(history)
+
+    def _least_s(self, knowledge: Knowledge, proposal: Proposal) -> float:
+        """What a trial takes that measures one level and stops: a short budget still gets its first rate."""
+        dummy = proposal.purpose is Purpose.PROBE
+        return knowledge.minutes.trial(proposal.setting, 1.0, dummy=dummy)
+
+    def _is_stress_only(self, proposal: Proposal) -> bool:
+        """A probe whose rates mean nothing (a mixture of experts) shows the transient under the fullest
+        load."""
+        dense = self.prior.geometry is None or self.prior.geometry.experts == 0
+        return proposal.purpose is Purpose.PROBE and not dense
 
     def _knowledge(self, history: Sequence[TrialResult]) -> Knowledge:
         return Knowledge(self.space, self.prior, self.options, history)
@@ -183,10 +194,6 @@ class Searcher:
             expected_rate=_rate(candidate),
             expected_rate_sd=_rate_sd(candidate),
         )
-
-
-def _if_it_fits(proposal: Proposal | None, remaining_s: float) -> Proposal | None:
-    return proposal if proposal is not None and proposal.expected_s <= remaining_s else None
 
 
 def _rate(candidate: Candidate | None) -> float | None:

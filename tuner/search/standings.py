@@ -7,15 +7,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.search.knowledge import Key, Knowledge, key_of
+from tuner.search.knowledge import Key, Knowledge, family_of, key_of
 from tuner.search.points import Z95, Point
-from tuner.space import overrides
+from tuner.space import Space, overrides
 from tuner.trial import Interval, Setting
 
 TIE_SHARE = 0.005
 """Rates this close are the same to anybody."""
-LARGEST_TIE_SHARE = 0.012
-"""However wide the noise, more than this is not given away for headroom."""
+NOISE_Z = 1.5
+LARGEST_TIE_SHARE = 0.025
+"""However wide the noise, more than this is not given away for fewer overrides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def standings(knowledge: Knowledge) -> list[Standing]:
     ranked = sorted(best.values(), key=lambda one: -one.log_rate)
     if not ranked:
         return []
-    winner = min(_ties(ranked), key=lambda one: (overrides(one.setting, knowledge.space), -one.headroom_gib))
+    winner = _roomiest(_plainest(ranked, knowledge.space), ranked)
     return [winner, *(one for one in ranked if one is not winner)]
 
 
@@ -58,14 +59,27 @@ def is_clear(winner: Standing, runner_up: Standing) -> bool:
     return gap > Z95 * difference_sd(winner, runner_up)
 
 
-def _ties(ranked: Sequence[Standing]) -> list[Standing]:
-    """Those that the noise cannot tell from the best."""
+def _plainest(ranked: Sequence[Standing], space: Space) -> Standing:
+    """The best of those with fewest overrides that the noise cannot tell from the top."""
     top = ranked[0]
-    return [
+    ties = [one for one in ranked if top.log_rate - one.log_rate <= _noise(top, one)]
+    return min(ties, key=lambda one: (overrides(one.setting, space), -one.log_rate))
+
+
+def _noise(one: Standing, other: Standing) -> float:
+    return min(LARGEST_TIE_SHARE, max(TIE_SHARE, NOISE_Z * difference_sd(one, other)))
+
+
+def _roomiest(chosen: Standing, ranked: Sequence[Standing]) -> Standing:
+    """Within its family the pool arithmetic tells fractions apart, so only equal rates go to more
+    headroom.
+    """
+    ties = [
         one
         for one in ranked
-        if top.log_rate - one.log_rate <= min(LARGEST_TIE_SHARE, max(TIE_SHARE, difference_sd(top, one)))
+        if family_of(one.setting) == family_of(chosen.setting) and chosen.log_rate - one.log_rate <= TIE_SHARE
     ]
+    return max(ties, key=lambda one: one.headroom_gib)
 
 
 def _pooled(knowledge: Knowledge) -> list[Standing]:
