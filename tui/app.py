@@ -15,6 +15,7 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
+from textual.timer import Timer
 
 from tui import format as fmt
 from tui.errors import TuiError
@@ -28,9 +29,10 @@ from tui.source import Source
 from tui.view import Target, View, panel_rows, targets
 from tui.widgets import Board
 
-FIRST_TICKS_S = (0.05, 0.25)
+FIRST_TICKS_S = (0.05, 0.3)
 """The first figures are shown as soon as they are there, not a whole interval later."""
 SEEK_S, SEEK_FAR_S = 10.0, 60.0
+FREEZE_AT_TICK = 4
 PageRows = Callable[[Snapshot, int, Look], list[Row]]
 
 
@@ -44,13 +46,13 @@ class Page(ModalScreen[None]):
         Binding("pagedown,space", "scroll_by(10)", show=False),
         Binding("pageup", "scroll_by(-10)", show=False),
     ]
-    DEFAULT_CSS = "Page { overflow: hidden; } Page Board { height: 1fr; }"
+    DEFAULT_CSS = "Page { overflow: hidden; }"
 
     def __init__(self, rows: PageRows, look: Look) -> None:
         super().__init__()
         self._make = rows
         self._first = 0
-        self._board = Board(look, id="page")
+        self._board = Board(look)
 
     def compose(self) -> ComposeResult:
         yield self._board
@@ -115,29 +117,23 @@ class KvtopApp(App[int]):
         self._typing: str | None = None
         self._said = ""
         self._host = socket.gethostname().split(".")[0]
-        self._header = Board(self.look, id="header")
-        self._footer = Board(self.look, id="footer")
-        self._boards = {name: Board(self.look, id=name) for name in NAMES}
-        self._heights: dict[str, int] = {}
+        self._board = Board(self.look)
         self._ticks = 0
+        self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
-        yield self._header
-        yield from self._boards.values()
-        yield self._footer
+        yield self._board
 
     def on_mount(self) -> None:
         self._source.start()
-        self.set_timer(FIRST_TICKS_S[0], self._tick)
+        for delay_s in FIRST_TICKS_S:
+            self.set_timer(delay_s, self._tick)
+        self._timer = self.set_interval(self._source.interval_s, self._tick)
 
     def _tick(self) -> None:
-        """Take what is due and draw it; the next tick is set first, so that nothing here can stop the
-        clock.
-        """
+        """Take what is due and draw it."""
         self._ticks += 1
-        early = self._ticks < len(FIRST_TICKS_S) and not self._source.replay
-        self.set_timer(FIRST_TICKS_S[self._ticks] if early else self._source.interval_s, self._tick)
-        if self._ticks == 3:
+        if self._ticks == FREEZE_AT_TICK:
             # What start-up has left is never garbage; unless frozen, every full collection walks through it.
             gc.collect()
             gc.freeze()
@@ -161,26 +157,8 @@ class KvtopApp(App[int]):
         if isinstance(self.screen, Page):
             self.screen.draw(self.snapshot)
             return
-        rows = panel_rows(self.snapshot, self.view, width, height - 2, self.look)
-        self._give_heights({name: len(rows[name]) for name in NAMES})
-        self._header.show([self._ascii(header_row(self, width))])
-        self._footer.show([self._ascii(footer_row(self, width))])
-        for name, board in self._boards.items():
-            board.show([self._ascii(row) for row in rows[name]])
-
-    def _ascii(self, row: Row) -> Row:
-        if not self.look.ascii:
-            return row
-        return Row(tuple((fmt.ascii_only(text), role) for text, role in row.spans), row.target)
-
-    def _give_heights(self, heights: dict[str, int]) -> None:
-        """Layout is dear: it happens only when a panel really needs another height."""
-        if heights == self._heights:
-            return
-        self._heights = heights
-        for name, board in self._boards.items():
-            board.styles.height = heights[name]
-            board.display = heights[name] > 0
+        panels = panel_rows(self.snapshot, self.view, width, height - 2, self.look)
+        self._board.show([header_row(self, width), *panels, footer_row(self, width)])
 
     def on_resize(self) -> None:
         self.draw()
@@ -192,7 +170,11 @@ class KvtopApp(App[int]):
         self.draw()
 
     def action_faster(self, steps: int) -> None:
-        self._say(self._source.faster(steps))
+        said = self._source.faster(steps)
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_interval(self._source.interval_s, self._tick)
+        self._say(said)
 
     def action_seek(self, seconds: float) -> None:
         snapshot = self._source.seek(seconds)

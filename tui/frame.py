@@ -5,10 +5,13 @@ holds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from launcher.gpus import GpuSample
 from launcher.observe.sample import ServerSample
-from tuner.journal.view import StudyView
+
+if TYPE_CHECKING:
+    from tuner.journal.view import StudyView
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,35 +21,45 @@ NAMES = ("completion_tokens_per_s", "gen_tokens_per_s", "running", "queued", "us
 
 
 class History:
-    """Six series of one server."""
+    """Six series of one server. A bucket's value is the mean of what was seen in it; it appears when it is
+    over.
+    """
 
     def __init__(self, step_s: float = STEP_S) -> None:
         self.step_s = step_s
-        self._last: int | None = None
+        self._bucket: int | None = None
+        self._sums = [0.0] * len(NAMES)
+        self._seen = [0] * len(NAMES)
         self._values = {name: array("d") for name in NAMES}
+        self._series = Series(step_s=step_s)
 
     def add(self, at_s: float, pool: Pool, rates: Rates) -> None:
-        """Put the figures of `at_s` into their bucket; missed buckets become NaN."""
+        """Put the figures of `at_s` into their bucket; buckets in which nothing was read become NaN."""
         bucket = math.floor(at_s / self.step_s)
-        if self._last is not None and bucket < self._last:
-            return
-        missed = 0 if self._last is None else bucket - self._last
-        self._last = bucket
-        for name, value in zip(NAMES, _figures(pool, rates), strict=True):
-            self._put(self._values[name], missed, math.nan if value is None else float(value))
-
-    def _put(self, series: array[float], missed: int, value: float) -> None:
-        if missed == 0 and series:
-            series[-1] = value
-            return
-        series.extend([math.nan] * min(KEPT, missed - 1))
-        series.append(value)
-        if len(series) > KEPT + 256:
-            del series[: len(series) - KEPT]
+        if self._bucket is not None and bucket != self._bucket:
+            self._close(max(1, bucket - self._bucket))
+        self._bucket = bucket
+        for place, value in enumerate(_figures(pool, rates)):
+            if value is not None:
+                self._sums[place] += value
+                self._seen[place] += 1
 
     def series(self) -> Series:
+        """The same object until the next bucket is over, so that drawings of it can be kept."""
+        return self._series
+
+    def _close(self, buckets: int) -> None:
+        """End the bucket; those after it, up to `buckets` in all, were missed."""
+        for place, values in enumerate(self._values.values()):
+            seen = self._seen[place]
+            values.append(self._sums[place] / seen if seen else math.nan)
+            values.extend([math.nan] * min(KEPT, buckets - 1))
+            if len(values) > KEPT + 256:
+                del values[: len(values) - KEPT]
+            self._sums[place], self._seen[place] = 0.0, 0
         tails = {name: tuple(values[-SHOWN:]) for name, values in self._values.items()}
-        return Series(**tails, step_s=self.step_s, last_bucket=self._last or 0)
+        last = (self._bucket or 0) + buckets - 1
+        self._series = Series(**tails, step_s=self.step_s, last_bucket=last)
 
 
 def _figures(pool: Pool, rates: Rates) -> tuple[float | None, ...]:

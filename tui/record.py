@@ -1,8 +1,8 @@
 """Recordings: one JSON line a frame, after a header line. What was computed is not stored: replay computes
 it again.
 
-Line 1: `{"kvtop_recording": 1, "interval_s": 1.0}`. Every further line: `{"same_study": bool, "frame": Frame}`; a
-study is written only with the frames in which it changed. A name that ends in `.gz` is compressed.
+Line 1 is `{"kvtop_recording": 1, "interval_s": 1.0}`; every further line is a RecordedFrame. A name that ends
+in `.gz` is compressed.
 """
 
 from __future__ import annotations
@@ -11,19 +11,33 @@ import gzip
 import json
 import os
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
 import pydantic_core
 from pydantic import TypeAdapter, ValidationError
 
+from launcher.gpus import GpuSample
 from tui.errors import RecordError
-from tui.frame import Frame
+from tui.frame import Frame, ServerReading
+from tuner.journal.view import StudyView
 
 FORMAT = 1
 FLUSH_EVERY = 5
 """Frames; what a killed kvtop may lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFrame:
+    """A Frame as it is written: the study is left out where it is that of the frame before."""
+
+    taken_unix_s: float
+    servers: tuple[ServerReading, ...]
+    gpus: tuple[GpuSample, ...]
+    gpu_problem: str | None
+    study: StudyView | None
+    same_study: bool = False
 
 
 class Recorder:
@@ -42,7 +56,10 @@ class Recorder:
     def write(self, frame: Frame) -> None:
         same = frame.study is not None and frame.study == self._study
         self._study = frame.study
-        self._line({"same_study": same, "frame": replace(frame, study=None) if same else frame})
+        study = None if same else frame.study
+        self._line(
+            RecordedFrame(frame.taken_unix_s, frame.servers, frame.gpus, frame.gpu_problem, study, same)
+        )
 
     def close(self) -> None:
         self._file.close()
@@ -66,7 +83,8 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._codec = TypeAdapter(Frame)
+        self._codec = TypeAdapter(RecordedFrame)
+        self._last_study: tuple[int, StudyView | None] = (-1, None)
         self._file = _plain(path)
         self.interval_s = self._header()
         self._offsets: list[int] = []
@@ -86,20 +104,27 @@ class Recording:
         return self._times
 
     def frame(self, place: int) -> Frame:
-        frame, same = self._read(place)
-        while same and frame.study is None and place > 0:
-            place -= 1
-            before, same = self._read(place)
-            frame = replace(frame, study=before.study)
-        return frame
+        read = self._read(place)
+        return Frame(read.taken_unix_s, read.servers, read.gpus, read.gpu_problem, self._study(place, read))
 
-    def _read(self, place: int) -> tuple[Frame, bool]:
+    def _study(self, place: int, read: RecordedFrame) -> StudyView | None:
+        """The study of a frame that says "the same": that of the nearest frame before which has one."""
+        if read.same_study and self._last_study[0] == place - 1:
+            self._last_study = (place, self._last_study[1])
+            return self._last_study[1]
+        before = place
+        while read.same_study and before > 0:
+            before -= 1
+            read = self._read(before)
+        self._last_study = (place, read.study)
+        return read.study
+
+    def _read(self, place: int) -> RecordedFrame:
         self._file.seek(self._offsets[place])
         try:
-            line = json.loads(self._file.readline())
-            return self._codec.validate_python(line["frame"]), bool(line["same_study"])
-        except (ValueError, KeyError, TypeError, ValidationError) as error:
-            reason = str(error).splitlines()[0]
+            return self._codec.validate_json(self._file.readline())
+        except ValidationError as error:
+            reason = str(error.errors()[0]["msg"])
             raise RecordError(f"{self.path}: line {place + 2} is not a frame: {reason}") from error
 
     def _header(self) -> float:

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from launcher.gpus import GpuSample
 from launcher.observe.sample import RankSample, ServerFacts, Totals
-from tuner.journal.view import StudyView
+
+if TYPE_CHECKING:
+    from tuner.journal.view import StudyView
 
 
 class Reach(StrEnum):
@@ -121,9 +124,9 @@ class Finding:
     gpu_index: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Equidistant history, oldest first, the last one now; NaN where nothing was known."""
+    """Equidistant history, oldest first; NaN where nothing was known. Compared by identity: it is large."""
 
     completion_tokens_per_s: tuple[float, ...] = ()
     gen_tokens_per_s: tuple[float, ...] = ()

@@ -62,8 +62,8 @@ def content_of(snapshot: Snapshot, view: View) -> Content:
     return Content(len(snapshot.gpus), len(visible_servers(snapshot, view)), trials, machine)
 
 
-def panel_rows(snapshot: Snapshot, view: View, width: int, height: int, look: Look) -> dict[str, list[Row]]:
-    """The rows of every panel for a screen of this size; hidden panels have none."""
+def panel_rows(snapshot: Snapshot, view: View, width: int, height: int, look: Look) -> list[Row]:
+    """Exactly `height` rows: the panels below each other, each with the lines that the layout gives it."""
     given = heights(height, content_of(snapshot, view), view.shown)
     chosen = chosen_server(snapshot, view)
     servers = visible_servers(snapshot, view)
@@ -85,10 +85,11 @@ def panel_rows(snapshot: Snapshot, view: View, width: int, height: int, look: Lo
             needle=view.needle,
         ),
     }
-    rows = {
-        name: drawn[name](place, given[name]) if given[name] else [] for place, name in enumerate(NAMES, 1)
-    }
-    return {name: _filled(rows[name], given[name], width) for name in NAMES}
+    rows: list[Row] = []
+    for place, panel in enumerate(NAMES, 1):
+        if given[panel]:
+            rows += _filled(drawn[panel](place, given[panel]), given[panel], width)
+    return _filled(rows, height, width)
 
 
 def _filled(rows: list[Row], height: int, width: int) -> list[Row]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from tui import format as fmt
 from tui.panels.graph import stacked
 from tui.panels.look import PART_NAMES, PARTS, SHORT_NAMES, Look, Role
-from tui.panels.row import Pen, Row, clip, title_row
+from tui.panels.row import Pen, Row, Span, clip, title_row
 from tui.snapshot import GpuView, MemoryParts, Snapshot
 
 WIDE = 110
@@ -75,20 +76,19 @@ def _gpu_row(gpu: GpuView, width: int, look: Look, names: dict[str, str]) -> Row
         return pen.put("LOST", "bad").put("  the driver has lost this GPU", "dim").row(target)
     tail = _tail_wide(gpu) if width >= WIDE else _tail_narrow(gpu)
     bar_width = max(10, width - pen.column - sum(len(text) for text, _ in tail) - 1)
-    _bar(pen, gpu.parts, bar_width, look)
-    pen.gap()
+    pen.extend(_bar(gpu.parts, bar_width, look)).gap()
     for text, role in tail:
         pen.put(text, role)
     return pen.row(target)
 
 
-def _bar(pen: Pen, parts: MemoryParts | None, width: int, look: Look) -> None:
+@lru_cache(maxsize=64)
+def _bar(parts: MemoryParts | None, width: int, look: Look) -> list[Span]:
+    """GPUs of one server are alike: one drawing serves them all."""
     if parts is None:
-        pen.put("memory not told by the driver".ljust(width)[:width], "dim")
-        return
+        return [("memory not told by the driver".ljust(width)[:width], "dim")]
     sizes = [(part, float(getattr(parts, part))) for part in PARTS]
-    for text, role in stacked(sizes, sum(size for _, size in sizes), width, look):
-        pen.put(text, role)
+    return stacked(sizes, sum(size for _, size in sizes), width, look)
 
 
 def _tail_wide(gpu: GpuView) -> list[tuple[str, Role]]:

@@ -76,6 +76,8 @@ def _stroke(before: int | None, level: int | None) -> range:
 
 
 def _spans(masks: Sequence[list[int]], roles: Sequence[Role], look: Look) -> list[Span]:
+    if not any(map(any, masks)):
+        return [(" " * len(masks[0]), roles[0])]
     spans: list[Span] = []
     for cell in zip(*masks, strict=True):
         owner = next((i for i, bits in enumerate(cell) if bits), None)

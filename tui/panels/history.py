@@ -4,14 +4,15 @@ server.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tui import format as fmt
 from tui.panels.graph import graph_rows, nice_top
 from tui.panels.look import Look, Role
-from tui.panels.row import Pen, Row, title_row
+from tui.panels.row import Pen, Row, Span, title_row
+from tui.panels.servers import gen_of
 from tui.snapshot import Series, ServerView
 
 WIDE = 120
@@ -24,13 +25,27 @@ TALLEST_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One or two curves on one scale."""
+    """Two curves on one scale: names of Series fields with their labels and roles."""
 
     unit: str
-    curves: tuple[tuple[str, Role, tuple[float, ...]], ...]
-    """(name, role, values)"""
-    top: float
-    tell: Callable[[float], str]
+    curves: tuple[tuple[str, str, Role], ...]
+    tell: Callable[[float | None], str]
+    share: bool = False
+    """Shares have a fixed scale, up to 1."""
+
+
+PLOTS = (
+    Plot(
+        "tok/s",
+        (("completion_tokens_per_s", "finished", "finished"), ("gen_tokens_per_s", "decoding", "decoding")),
+        fmt.rate,
+    ),
+    Plot("requests", (("running", "running", "running"), ("queued", "waiting", "waiting")), fmt.count),
+    Plot("", (("usage_share", "KV used", "usage"), ("hit_share", "cache hits", "hits")), fmt.share, True),
+)
+
+
+Band = tuple[ServerView, tuple[Plot, ...]]
 
 
 def history_rows(
@@ -41,74 +56,62 @@ def history_rows(
         rows = [title_row(number, "history", width, look)]
         return [*rows, Pen(width).gap(2).put("no server", "dim").row()][:height]
     if width >= WIDE:
-        bands = [(server, _plots(server.series)) for server in servers[: max(1, (height - 1) // BAND_ROWS)]]
+        bands: list[Band] = [(server, PLOTS) for server in servers[: max(1, (height - 1) // BAND_ROWS)]]
     else:
-        plots = _plots(servers[0].series)[: max(1, (height - 1) // 4)]
-        bands = [(servers[0], [plot]) for plot in plots]
+        bands = [(servers[0], (plot,)) for plot in PLOTS[: max(1, (height - 1) // 4)]]
     each = (width - 2 * GAP_CELLS) // 3 if width >= WIDE else width
     span_s = 2 * (each - 2) * servers[0].series.step_s
     rows = [title_row(number, "history", width, look, f"{_names(servers, bands)}  last {fmt.span(span_s)}")]
     for place, (server, plots) in enumerate(bands):
         tall = (height - 1) // len(bands) + (1 if place < (height - 1) % len(bands) else 0)
         tall = min(tall, TALLEST_ROWS)
-        rows += _band([_draw(plot, server.series, each, tall, look) for plot in plots], width, each)
+        rows += _band([_draw(plot, server, each, tall, look) for plot in plots], width, each)
     return rows[:height]
 
 
-def _names(servers: Sequence[ServerView], bands: Sequence[tuple[ServerView, list[Plot]]]) -> str:
+def _names(servers: Sequence[ServerView], bands: Sequence[Band]) -> str:
     """Whose graphs these are, from top to bottom."""
     shown = list(dict.fromkeys(server.short_name for server, _ in bands))
     return ", ".join(shown) if len(servers) > 1 else shown[0]
 
 
-def _plots(series: Series) -> list[Plot]:
-    finished, decoding = series.completion_tokens_per_s, series.gen_tokens_per_s
-    return [
-        Plot(
-            "tok/s",
-            (("finished", "finished", finished), ("decoding", "decoding", decoding)),
-            nice_top((*finished, *decoding)),
-            fmt.rate,
-        ),
-        Plot(
-            "requests",
-            (("running", "running", series.running), ("waiting", "waiting", series.queued)),
-            nice_top((*series.running, *series.queued)),
-            fmt.count,
-        ),
-        Plot(
-            "",
-            (("KV used", "usage", series.usage_share), ("cache hits", "hits", series.hit_share)),
-            1.0,
-            fmt.share,
-        ),
-    ]
-
-
-def _draw(plot: Plot, series: Series, width: int, height: int, look: Look) -> list[Pen]:
-    """A line that names the curves and their newest values, and the graph under it."""
+def _draw(plot: Plot, server: ServerView, width: int, height: int, look: Look) -> list[list[Span]]:
+    """A line that names the curves and their values now, and the graph under it."""
     head = Pen(width).gap(2)
-    for name, role, values in plot.curves:
-        head.put(f"{name} ", role).put(plot.tell(values[-1] if values else math.nan), "strong").gap(2)
-    head.put(plot.unit, "dim").right(plot.tell(plot.top), "dim")
-    curves = [(values, role) for _, role, values in plot.curves]
-    pens = [head]
-    for spans in graph_rows(curves, series.last_bucket, width - 2, max(1, height - 1), plot.top, look):
-        pen = Pen(width).gap(2)
-        for text, role in spans:
-            pen.put(text, role)
-        pens.append(pen)
-    return pens
+    for name, label, role in plot.curves:
+        head.put(f"{label} ", role).put(plot.tell(_now(server, name)), "strong").gap(2)
+    top, lines = _graph(plot, server.series, width - 2, max(1, height - 1), look)
+    head.put(plot.unit, "dim").right(plot.tell(top), "dim")
+    return [head.spans(), *([("  ", "text"), *line] for line in lines)]
 
 
-def _band(drawn: Sequence[Sequence[Pen]], width: int, each: int) -> list[Row]:
+@lru_cache(maxsize=32)
+def _graph(plot: Plot, series: Series, width: int, height: int, look: Look) -> tuple[float, list[list[Span]]]:
+    """The scale's top and the lines; a series is drawn once, as it stays the same for several frames."""
+    curves = [(getattr(series, name), role) for name, _, role in plot.curves]
+    top = 1.0 if plot.share else nice_top([value for values, _ in curves for value in values[-2 * width :]])
+    return top, graph_rows(curves, series.last_bucket, width, height, top, look)
+
+
+def _now(server: ServerView, name: str) -> float | None:
+    pool, rates = server.pool, server.rates
+    figures = {
+        "completion_tokens_per_s": rates.completion_tokens_per_s,
+        "gen_tokens_per_s": gen_of(server),
+        "running": pool.running,
+        "queued": pool.queued,
+        "usage_share": pool.usage_share,
+        "hit_share": rates.hit_share,
+    }
+    return figures[name]
+
+
+def _band(drawn: Sequence[Sequence[Sequence[Span]]], width: int, each: int) -> list[Row]:
     """Graphs side by side, line by line."""
     rows = []
-    for pens in zip(*drawn, strict=True):
+    for lines in zip(*drawn, strict=True):
         pen = Pen(width)
-        for place, part in enumerate(pens):
-            pen.to(place * (each + GAP_CELLS))
-            for text, role in part.row().spans:
-                pen.put(text, role)
+        for place, line in enumerate(lines):
+            pen.to(place * (each + GAP_CELLS)).extend(line)
         rows.append(pen.row())
     return rows

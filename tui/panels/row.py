@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tui.panels.look import Look, Role
 
 Span = tuple[str, Role]
+
+_NOT_SINGLE = re.compile(
+    "[\u0300-\u036f\u0483-\u0489\u0591-\u08ff\u0900-\u10ff\u1100-\u11ff\u1ab0-\u1aff\u1dc0-\u1dff\u200b-\u200f"
+    "\u20d0-\u20ff\u231a-\u231b\u23e9-\u23f3\u2614-\u2615\u2648-\u2653\u26a1\u2705\u2728\u274c\u2b50\u2e80-\ua4cf"
+    "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\ufe00-\ufe6f\uff00-\uff60\uffe0-\uffe6\U00010000-\U0010ffff]"
+)
+"""Scripts whose characters may take no cell or two: East Asian wide, combining, Indic, emoji."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,18 @@ class Pen:
             self.column += len(text)
         return self
 
+    def extend(self, spans: Iterable[Span]) -> Pen:
+        """Spans that were made here before, and are known to fit."""
+        for text, role in spans:
+            self._spans.append((text, role))
+            self.column += len(text)
+        return self
+
+    def spans(self) -> list[Span]:
+        """What has been written, filled up to the width."""
+        self.to(self.width)
+        return self._spans
+
     def gap(self, cells: int = 1) -> Pen:
         return self.put(" " * cells, "text")
 
@@ -62,23 +82,14 @@ class Pen:
         return self.to(self.width - len(text)).put(text, role)
 
     def row(self, target: tuple[str, str] | None = None) -> Row:
-        self.to(self.width)
-        return Row(tuple(self._spans), target)
+        return Row(tuple(self.spans()), target)
 
 
 def one_cell_each(text: str) -> str:
     """Names come from servers: control characters, wide and combining ones would break the columns."""
-    if text.isascii() and text.isprintable():
+    if text.isprintable() and not _NOT_SINGLE.search(text):
         return text
-    return "".join(char if _is_single(char) else "?" for char in text)
-
-
-def _is_single(char: str) -> bool:
-    return (
-        char.isprintable()
-        and not unicodedata.combining(char)
-        and unicodedata.east_asian_width(char) not in ("W", "F")
-    )
+    return "".join(char if char.isprintable() and not _NOT_SINGLE.match(char) else "?" for char in text)
 
 
 def clip(text: str, width: int) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from tui import format as fmt
 from tui.panels.graph import nice_top
 from tui.panels.look import Look, Role
 from tui.panels.row import Pen, Row
-from tuner.journal.view import BoundaryPoint, StudyView
 from tuner.trial import TrialResult
+
+if TYPE_CHECKING:
+    from tuner.journal.view import BoundaryPoint, StudyView
 
 Cell = tuple[str, Role]
 AXIS_CELLS = 7

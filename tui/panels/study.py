@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tui import format as fmt
 from tui.panels.binds import clip_end
@@ -11,8 +12,10 @@ from tui.panels.look import Look, Role
 from tui.panels.row import Pen, Row, title_row
 from tui.panels.scatter import scatter
 from tui.snapshot import Snapshot
-from tuner.journal.view import StudyView
 from tuner.trial import Interval, Setting, TrialResult, TrialState
+
+if TYPE_CHECKING:
+    from tuner.journal.view import StudyView
 
 SCATTER_FROM = 120
 """Columns from which there is room for the points beside the table."""
@@ -192,8 +195,6 @@ def _beside(left: list[Row], right: list[Row], column: int, width: int) -> list[
         target = left[y].target if y < len(left) else None
         for part, at in ((left, 0), (right, column)):
             if y < len(part):
-                pen.to(at)
-                for text, role in part[y].spans:
-                    pen.put(text, role)
+                pen.to(at).extend(part[y].spans)
         rows.append(pen.row(target))
     return rows
