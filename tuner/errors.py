@@ -4,7 +4,8 @@ TunerError                 exit_code 1
 ├── StudyFileError         exit_code 2: a study file's key or value; names file, key, value and what would be right
 ├── WorkloadError          exit_code 2: a workload file or spec; names file and line
 ├── JournalError           the study's journal cannot be read or written
-│   └── StudyLocked        exit_code 2: another daemon holds the study or its GPUs; names its pid
+│   ├── StudyLocked        exit_code 2: another daemon holds the study or its GPUs; names its pid
+│   └── DiskFull           a write did not go through; nothing of it was kept, and the same write may be tried again
 └── NothingFeasible        exit_code 3: no configuration of the space could be measured
 """
 
@@ -37,6 +38,10 @@ class StudyLocked(JournalError):
     """Another daemon holds this study or its GPUs."""
 
     exit_code = 2
+
+
+class DiskFull(JournalError):
+    """A write did not go through. Nothing of it was kept; the same write may be tried again."""
 
 
 class NothingFeasible(TunerError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -43,11 +44,40 @@ class Incumbent:
 
 @dataclass(frozen=True, slots=True)
 class BoundaryPoint:
-    """The learned memory boundary: probability that a start at this fraction and dtype survives every stage."""
+    """The learned memory boundary: the chance that a start at this fraction and dtype survives."""
 
     kv_cache_dtype: str
     mem_fraction_static: float
     survival_probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What the study runs on; a study is compared with another only if these agree."""
+
+    kvtune_version: str = ""
+    sglang_version: str = ""
+    command: tuple[str, ...] = ()
+    """Redacted."""
+    model_fingerprint: str | None = None
+    """Of the files that decide size and shape (config.json, the weights' index); None for a name."""
+    gpu_names: tuple[str, ...] = ()
+    gpu_uuids: tuple[str, ...] = ()
+    gpu_memory_bytes: tuple[int, ...] = ()
+    driver_version: str | None = None
+    host_name: str = ""
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Something the daemon decided or met, in a sentence."""
+
+    unix_s: float
+    kind: str
+    """proposal, start, level, failure, retry, resume, pause, export, stop, journal, verdict."""
+    sentence: str
+    trial_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +98,17 @@ class StudyView:
     incumbent: Incumbent | None = None
     last_failure: str | None = None
     boundary: tuple[BoundaryPoint, ...] = ()
+    asked: Mapping[str, object] = field(default_factory=dict)
+    """The study as the user asked for it, as JSON values."""
+    environment: Environment = Environment()
+    runner_up: Incumbent | None = None
+    clear: bool | None = None
+    """Whether the noise can tell incumbent and runner-up apart; None before there is a verdict."""
+    explanation: str = ""
+    decisions: tuple[Decision, ...] = ()
+    export_setting: Setting | None = None
+    """The incumbent's setting with its safety margin: what best-config.yaml holds."""
+    ended: str | None = None
+    """Why the last run ended, in a sentence."""
+    build: Mapping[str, object] = field(default_factory=dict)
+    """launcher.version.SglangBuild as JSON values."""

@@ -1,0 +1,82 @@
+"""The budget: study seconds with relaunches, crashes and confirmation inside. What is spent is spent."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from launcher.clock import Clock
+from tuner.errors import StudyFileError
+
+CLOSING_S = 30.0
+"""Kept at the end for the last stop and the export: a graceful stop took 8-12 s on an H200."""
+LEAST_LEVEL_S = 20.0
+"""A level shorter than this cannot show a steady state anywhere."""
+LEVELS_PER_BUDGET = 24
+"""A level may take this fraction of the budget at most: 8-14 starts of about three levels fit then."""
+
+_UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
+_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+
+
+def parse_duration(text: str, key: str = "budget") -> float:
+    """`2h`, `90m`, `1h30m`, `90s` in seconds. Raises StudyFileError for anything else, and for zero."""
+    compact = text.strip().lower().replace(" ", "")
+    seconds = 0.0
+    if _DURATION.fullmatch(compact):
+        seconds = sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(compact))
+    if seconds <= 0:
+        raise StudyFileError(f"{key}: {text!r} is not a duration; write it like 2h, 90m, 1h30m or 90s")
+    return seconds
+
+
+def words(seconds: float) -> str:
+    """A duration for a person, two units at most: `1 h 52 min`, `3 min 5 s`, `42 s`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3_600:
+        minutes, rest = divmod(whole, 60)
+        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{minutes} min"
+    hours, rest = divmod(round(whole / 60), 60)
+    return f"{hours} h {rest} min" if rest else f"{hours} h"
+
+
+@dataclass(slots=True)
+class Budget:
+    """Counts study seconds of this run on top of those that earlier runs of the study spent."""
+
+    total_s: float
+    spent_before_s: float
+    clock: Clock
+    began_s: float
+    paused_s: float = 0.0
+    """Time the user paused the study: it was not the study's."""
+
+    @property
+    def spent_s(self) -> float:
+        return self.spent_before_s + self.clock.now_s() - self.began_s - self.paused_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Until the budget is gone; negative when it is overdrawn."""
+        return self.total_s - self.spent_s
+
+    @property
+    def usable_s(self) -> float:
+        """What a trial may still take: the closing time is not to be had."""
+        return self.remaining_s - closing_s(self.total_s)
+
+    def level_s(self) -> float:
+        """The hard limit of a level that begins now, ramp-up and drain inside."""
+        return min(max(LEAST_LEVEL_S, self.total_s / LEVELS_PER_BUDGET), self.usable_s)
+
+    @property
+    def level_fits(self) -> bool:
+        return self.usable_s >= min(LEAST_LEVEL_S, self.total_s / LEVELS_PER_BUDGET)
+
+
+def closing_s(total_s: float) -> float:
+    """Study seconds kept for the last stop and the export: a tenth of a tiny budget at most."""
+    return min(CLOSING_S, total_s / 10)

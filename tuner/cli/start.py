@@ -1,0 +1,194 @@
+"""Beginning a study, going on with one, and leaving one to run in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher import exits
+from launcher.errors import MachineError
+from tuner.budget import words
+from tuner.errors import StudyFileError, StudyLocked
+from tuner.journal import Journal, find_study, new_study_directory, read_study
+from tuner.journal.home import LOCK, is_running
+from tuner.journal.lock import read_holder
+from tuner.study_file import Study, build_study, read_study_file
+
+DETACH_WAIT_S = 20.0
+"""How long a detached daemon may take to say that it works."""
+_EXTENSIBLE = ("budget", "max_trials", "max_crashes", "until_gain_below", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the command line asks for. `told`: the study's keys that it names."""
+
+    told: Mapping[str, object]
+    study_file: str | None = None
+    resumed: str | None = None
+    detach: bool = False
+    serve_best: bool = False
+    log_json: bool = False
+
+
+def run(request: Request) -> int:
+    """Run a study in the foreground, or detach it; the exit code."""
+    directory = _resumed(request) if request.resumed is not None else _begun(request)
+    if request.detach:
+        return _detach(directory, request)
+    return _run_here(directory, request)
+
+
+def _begun(request: Request) -> Path:
+    """A new study directory. Everything that can be wrong is found before it exists."""
+    if request.study_file is not None:
+        study = read_study_file(Path(request.study_file), request.told)
+    else:
+        study = build_study(request.told)
+    study = completed(study)
+    check(study)
+    directory = new_study_directory(_name(study))
+    journal = Journal(directory)
+    journal.create({"study": study.model_dump(mode="json", by_alias=True), "model_path": study.model_path})
+    journal.close()
+    return directory
+
+
+def _resumed(request: Request) -> Path:
+    """An existing study, with its limits changed where the command line names new ones."""
+    fixed = [key for key in request.told if key not in _EXTENSIBLE]
+    if fixed or request.study_file is not None:
+        what = fixed[0] if fixed else "config"
+        raise StudyFileError(f"--{what}: a resumed study keeps what it began with; begin a new one")
+    directory = find_study(request.resumed)
+    if is_running(directory):
+        holder = read_holder(directory / LOCK)
+        raise StudyLocked(f"study {directory.name} is held by process {holder.pid if holder else '?'}")
+    journal = Journal(directory)
+    try:
+        study = build_study({**journal.fact("study"), **request.told}, directory.name)
+        if journal.fact("done") and not request.told:
+            raise StudyFileError(
+                f"study {directory.name}: is finished ({journal.fact('done')}); give it more with --budget"
+            )
+        journal.set_fact("study", completed(study).model_dump(mode="json", by_alias=True))
+        journal.set_fact("done", None)
+    finally:
+        journal.close()
+    return directory
+
+
+def completed(study: Study) -> Study:
+    """Paths made absolute, so that the study can be resumed from anywhere; the preset's ranks filled in."""
+    changes: dict[str, object] = {"output": str(Path(study.output).expanduser().absolute())}
+    if study.model is not None and Path(study.model).expanduser().exists():
+        changes["model"] = str(Path(study.model).expanduser().absolute())
+    if isinstance(study.workload, str) and Path(study.workload).is_file():
+        changes["workload"] = str(Path(study.workload).absolute())
+    if study.simulated:
+        changes |= _simulated(study)
+    return study.model_copy(update=changes)
+
+
+def _simulated(study: Study) -> dict[str, object]:
+    from launcher.simulated.presets import load_preset
+
+    model = load_preset(study.preset).model
+    path = Path(study.preset)
+    return {
+        "flags": {"tp-size": model.tp_size, **study.flags},
+        "preset": str(path.absolute()) if path.suffix in (".yaml", ".yml") else study.preset,
+    }
+
+
+def check(study: Study) -> None:
+    """Whatever can be known to be wrong before anything is started. Raises StudyFileError or MachineError."""
+    from tuner.workload import load_workload
+
+    if study.model is not None and _is_path(study.model) and not Path(study.model).exists():
+        raise StudyFileError(f"model: {study.model}: there is no such file or directory")
+    if not study.simulated and shutil.which(study.command[0], path=study.server_env().get("PATH")) is None:
+        raise StudyFileError(f"command: {study.command[0]}: there is no such program in PATH")
+    load_workload(study.workload, seed=study.seed)
+    _check_port(study)
+
+
+def _is_path(model: str) -> bool:
+    """A hub name is `owner/name`; anything else with a slash is a path."""
+    return model.startswith(("/", ".", "~")) or model.count("/") > 1
+
+
+def _check_port(study: Study) -> None:
+    """SGLang finds a busy port only after it has loaded the weights."""
+    port = study.flags.get("port")
+    if not isinstance(port, int):
+        return
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise MachineError(f"flags: port: {port} cannot be used: {error.strerror}") from None
+
+
+def _name(study: Study) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", Path(study.model_path).name.lower()).strip("-") or "study"
+
+
+def _run_here(directory: Path, request: Request) -> int:
+    from tuner.cli.screens import open_screen
+    from tuner.daemon.assemble import run_study
+    from tuner.daemon.interrupts import Interrupts
+
+    screen = open_screen(directory, log_json=request.log_json)
+
+    async def study() -> int:
+        ending = await run_study(directory, screen, Interrupts(), serve_best=request.serve_best)
+        return ending.code
+
+    code = asyncio.run(study())
+    if not request.log_json:
+        _print_result(directory)
+    return code
+
+
+def _print_result(directory: Path) -> None:
+    from tuner.cli.tables import result_table
+
+    view = read_study(directory)
+    result_table(view)
+    exits.say(f"study {view.study_id}: {view.ended or 'ended'}; {words(view.spent_s)} used")
+
+
+def _detach(directory: Path, request: Request) -> int:
+    """Start the daemon in a session of its own; come back when it works, or with what it said."""
+    switches = ["--serve-best"] if request.serve_best else []
+    said = directory / "daemon.out"
+    with said.open("ab") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tuner.cli", "--resume", str(directory), *switches],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    deadline_s = time.monotonic() + DETACH_WAIT_S
+    while time.monotonic() < deadline_s:
+        if child.poll() is not None:
+            lines = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            exits.say(lines[-1] if lines else f"kvtune-auto: the daemon ended with {child.returncode}")
+            return child.returncode
+        if read_study(directory).environment.sglang_version and is_running(directory):
+            break
+        time.sleep(0.1)
+    exits.say(f"process {child.pid} works on it; `kvtune-auto status {directory.name}` looks at it")
+    print(directory.name)
+    return exits.OK

@@ -1,0 +1,239 @@
+"""From a study directory to a running daemon: locks, environment, orphans, prior, searcher, testbed."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+from launcher.clock import WallClock
+from launcher.gpus import GpuReader, GpuSample
+from launcher.host import read_host
+from launcher.nvml import open_gpus
+from launcher.redact import redact
+from launcher.server import ServerRecord, reap
+from launcher.version import SglangBuild, detect_build
+from tuner.budget import Budget
+from tuner.daemon.interrupts import Interrupts
+from tuner.daemon.loop import Daemon, Ending, Limits
+from tuner.daemon.publish import Publisher
+from tuner.daemon.scribe import Scribe
+from tuner.daemon.trial import Bench
+from tuner.errors import StudyFileError
+from tuner.journal import Journal
+from tuner.journal.codec import from_json_value
+from tuner.journal.home import LOCK, home
+from tuner.journal.lock import Lock, lock_gpus
+from tuner.journal.view import Environment
+from tuner.live import LiveTestbed
+from tuner.memory import HostMemory, MemoryPrior, read_geometry
+from tuner.memory.geometry import GIB
+from tuner.progress.scene import Screen, StudyNow
+from tuner.search import Searcher, SearchOptions
+from tuner.study_file import Study, build_study
+from tuner.workload import Workload, load_workload
+
+GPU_STATE = "gpus"
+"""Where a simulated study keeps its GPUs, in its own directory."""
+VERSION_LIMIT_S = 60.0
+_FINGERPRINTED = ("config.json", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What was found on this machine for one study."""
+
+    study: Study
+    directory: Path
+    build: SglangBuild
+    gpus: GpuReader
+    samples: tuple[GpuSample, ...]
+    workload: Workload
+
+
+async def run_study(
+    directory: Path, screen: Screen, interrupts: Interrupts, *, serve_best: bool = False
+) -> Ending:
+    """Work on the study in `directory` until it ends. Whatever is in the way is an exception, one sentence."""
+    with _locked(directory / LOCK, f"study {directory.name}"), interrupts.installed():
+        journal = Journal(directory)
+        try:
+            return await _run(journal, screen, interrupts, serve_best)
+        finally:
+            screen.close()
+            journal.close()
+
+
+async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_best: bool) -> Ending:
+    study = build_study(journal.fact("study"), journal.directory.name)
+    clock = WallClock(study.clock_speed)
+    budget = Budget(study.budget, journal.spent_s(), clock, clock.now_s())
+    scribe = Scribe(journal, screen, budget)
+    world = find_world(study, journal.directory)
+    locks = lock_gpus([gpu.uuid for gpu in world.samples if gpu.uuid and not gpu.simulated], home())
+    try:
+        screen.open(_study_now(world), budget.spent_s)
+        _note_environment(journal, world)
+        await reap_left(journal, clock, scribe)
+        searcher = build_searcher(world)
+        testbed = LiveTestbed(
+            study=study,
+            build=world.build,
+            gpus=world.gpus,
+            workload=world.workload,
+            directory=journal.directory,
+            clock=clock,
+            observer=scribe,
+        )
+        publisher = Publisher(journal, searcher, scribe, Path(study.output))
+        bench = Bench(journal, searcher, testbed, budget, clock, scribe, interrupts, publisher)
+        limits = Limits(study.max_trials, study.max_crashes, serve_best)
+        return await Daemon(bench, limits).run()
+    finally:
+        world.gpus.close()
+        for lock in locks:
+            lock.release()
+
+
+def find_world(study: Study, directory: Path) -> World:
+    """Look at the build, the GPUs and the workload. Raises UsageError, WorkloadError or StudyFileError."""
+    gpu_state = directory / GPU_STATE
+    if study.simulated:
+        _prepare_simulated(study, gpu_state)
+    build = detect_build(study.launch_command(gpu_state), study.server_env(), timeout_s=VERSION_LIMIT_S)
+    gpus = open_gpus(f"simulated:{gpu_state}" if study.simulated else None)
+    samples = tuple(gpu for gpu in gpus.read() if study.gpus is None or gpu.index in study.gpus)
+    workload = load_workload(study.workload, seed=study.seed)
+    return World(study, directory, build, gpus, samples, workload)
+
+
+def _prepare_simulated(study: Study, gpu_state: Path) -> None:
+    from launcher.simulated.gpus import prepare_gpu_state
+    from launcher.simulated.presets import load_preset
+
+    prepare_gpu_state(gpu_state, load_preset(study.preset))
+
+
+async def reap_left(journal: Journal, clock: WallClock, scribe: Scribe) -> None:
+    """End the servers that a killed daemon left: the journal knows them, the launcher proves them ours."""
+    left = journal.left_servers()
+    for told in left:
+        record = from_json_value(ServerRecord, told)
+        scribe.say("resume", f"a server of a killed run is ended: process {record.pid}, port {record.port}")
+        await reap(record, clock)
+    if left:
+        journal.servers_gone()
+
+
+def build_searcher(world: World) -> Searcher:
+    """The search with what this machine, model and workload tell it beforehand."""
+    study = world.study
+    options = SearchOptions(
+        tokens_in_flight=_tokens_in_flight(world.workload),
+        probes=not study.simulated and study.flags.get("load-format") is None,
+    )
+    if study.until_gain_below is not None:
+        options = replace(options, until_gain_below=study.until_gain_below)
+    return Searcher(study.space.build(), prior=_prior(world), options=options, seed=study.seed)
+
+
+def _prior(world: World) -> MemoryPrior:
+    study = world.study
+    sizes = [gpu.memory_total_bytes for gpu in world.samples if gpu.memory_total_bytes]
+    path = Path(study.model_path)
+    chunk = study.flags.get("chunked-prefill-size")
+    requests = world.workload.sample(512)
+    return MemoryPrior(
+        geometry=read_geometry(path) if (path / "config.json").is_file() else None,
+        gpu_total_gib=min(sizes) / GIB if sizes else None,
+        tp_size=study.tp_size,
+        chunk_tokens=chunk if isinstance(chunk, int) and chunk > 0 else None,
+        host=_host(world),
+        shortest_pool_tokens=float(
+            max((one.prompt_tokens + (one.output_tokens or one.max_tokens) for one in requests), default=1)
+        ),
+    )
+
+
+def _host(world: World) -> HostMemory | None:
+    """The simulated box has a host of its own, which this machine's memory says nothing about."""
+    if world.study.simulated:
+        return None
+    available = read_host().available_bytes
+    ranks = world.study.tp_size
+    return None if available is None else HostMemory(available, ranks, world.build.version)
+
+
+def _tokens_in_flight(workload: Workload) -> float | None:
+    requests = workload.sample(512)
+    if not requests or any(request.output_tokens is None for request in requests):
+        return None
+    held = [request.prompt_tokens + (request.output_tokens or 0) / 2 for request in requests]
+    return sum(held) / len(held)
+
+
+def _note_environment(journal: Journal, world: World) -> None:
+    """Write down what the study runs on. Raises StudyFileError when a resumed study finds another world."""
+    found = _environment(world)
+    known = journal.fact("environment")
+    if known is not None:
+        _refuse_change(from_json_value(Environment, known), found, journal.directory.name)
+    journal.set_fact("environment", found)
+    journal.set_fact("build", world.build)
+
+
+def _environment(world: World) -> Environment:
+    study = world.study
+    command = study.command if not study.simulated else ("python", "-m", "launcher.simulated")
+    return Environment(
+        kvtune_version=version("kvtune"),
+        sglang_version=world.build.version,
+        command=redact(list(command)),
+        model_fingerprint=fingerprint(Path(study.model_path)),
+        gpu_names=tuple(gpu.name for gpu in world.samples),
+        gpu_uuids=tuple(gpu.uuid or "" for gpu in world.samples),
+        gpu_memory_bytes=tuple(gpu.memory_total_bytes or 0 for gpu in world.samples),
+        host_name=socket.gethostname(),
+        simulated=study.simulated,
+    )
+
+
+def _refuse_change(known: Environment, found: Environment, study_id: str) -> None:
+    """Rates of two builds, models or boxes must not be compared as if they were one."""
+    for what, before, now in (
+        ("SGLang", known.sglang_version, found.sglang_version),
+        ("model", known.model_fingerprint, found.model_fingerprint),
+        ("GPUs", ", ".join(known.gpu_names), ", ".join(found.gpu_names)),
+    ):
+        if before != now:
+            raise StudyFileError(
+                f"study {study_id}: was measured with {what} {before or 'none'}, here is {now or 'none'};"
+                " begin a new study"
+            )
+
+
+def fingerprint(model: Path) -> str | None:
+    """Of the files that decide a model's shape and size; None when the model is a name."""
+    digest = hashlib.sha256()
+    files = [model / name for name in _FINGERPRINTED if (model / name).is_file()]
+    for path in files:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16] if files else None
+
+
+def _study_now(world: World) -> StudyNow:
+    study = world.study
+    return StudyNow(world.directory.name, study.model_path, study.simulated, study.budget, study.clock_speed)
+
+
+@contextmanager
+def _locked(path: Path, what: str) -> Iterator[None]:
+    lock = Lock(path, what)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,182 @@
+"""The study's loop: propose, try, publish, until there is a reason to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from launcher import exits
+from launcher.errors import CleanSlateError
+from launcher.failure import Failure, Kind
+from tuner.daemon.interrupts import StopNow
+from tuner.daemon.trial import Bench, TrialRun
+from tuner.errors import DiskFull
+from tuner.journal.process import Process
+from tuner.journal.rows import OpenTrial
+from tuner.trial import TrialResult, TrialState
+
+BEAT_S = 5.0
+"""Wall seconds between two entries of what is spent: as much is forgotten by a kill at most."""
+HOPELESS = 3
+"""So many trials in a row that failed through no fault of their configuration end the study."""
+_INPUT_IS_WRONG = (Kind.CONFIG_ERROR, Kind.MODEL_NOT_FOUND, Kind.COMMAND_NOT_FOUND)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Other ends than the budget's."""
+
+    max_trials: int | None = None
+    max_crashes: int | None = None
+    serve_best: bool = False
+    """At the end start the answer and leave it running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run of the daemon ended. `done`: nothing is left to resume."""
+
+    code: int
+    sentence: str
+    done: bool
+
+
+class Daemon:
+    """Drives one study. All it knows is in the journal, so that a killed one goes on as if it had lived."""
+
+    def __init__(self, bench: Bench, limits: Limits) -> None:
+        self.bench = bench
+        self.limits = limits
+
+    async def run(self) -> Ending:
+        """Work until there is a reason to end. Nothing of ours runs when it returns."""
+        bench = self.bench
+        bench.journal.begin_run(Process.this())
+        beating = asyncio.create_task(self._beat())
+        try:
+            ending = await self._work()
+        finally:
+            beating.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await beating
+        if self.limits.serve_best and ending.done and ending.code == exits.OK:
+            await self._serve_best()
+        self._note_end(ending)
+        return ending
+
+    async def _serve_best(self) -> None:
+        """The server stays in the journal as not gone: whoever goes on with the study ends it first."""
+        bench = self.bench
+        setting = bench.searcher.export_setting(bench.journal.trials())
+        started = await bench.testbed.start(setting)
+        if started.failure is not None:
+            bench.scribe.say("failure", f"the answer could not be left running: {started.failure.sentence}")
+            await bench.testbed.stop()
+        else:
+            bench.scribe.say("serve", "a server with the answer was left running")
+
+    async def _work(self) -> Ending:
+        try:
+            while (ending := self._reason_to_end()) is None:
+                ending = await self._next_trial()
+                if ending is not None:
+                    break
+        except StopNow:
+            ending = self._interrupted()
+        except (CleanSlateError, DiskFull) as error:
+            ending = self._interrupted() if self.bench.interrupts.stop_asked else self._broken(str(error))
+        with contextlib.suppress(DiskFull):
+            self.bench.publish()
+        return ending
+
+    async def _next_trial(self) -> Ending | None:
+        bench = self.bench
+        await self._wait_while_paused()
+        if bench.interrupts.stop_asked:
+            return self._interrupted()
+        trial = bench.journal.open_trial() or await self._propose()
+        if trial is None:
+            return self._finished("nothing more is worth its minutes, or fits into what is left")
+        failure = await TrialRun(bench, trial).run()
+        bench.scribe.at(None)
+        if failure is not None and failure.kind in _INPUT_IS_WRONG and not self._ever_served():
+            return Ending(exits.USAGE, failure.sentence, done=True)
+        return None
+
+    async def _propose(self) -> OpenTrial | None:
+        bench = self.bench
+        bench.scribe.on_stage("thinking")
+        history = bench.journal.trials()
+        remaining_s = bench.budget.usable_s
+        proposal = await asyncio.to_thread(bench.searcher.propose, history, remaining_s)
+        if proposal is None:
+            return None
+        trial_id = await bench.persist(lambda: bench.journal.begin_trial(proposal, remaining_s))
+        bench.scribe.at(None)
+        return OpenTrial(trial_id, proposal, (), None, 0)
+
+    async def _wait_while_paused(self) -> None:
+        bench = self.bench
+        if not bench.interrupts.pause_asked:
+            return
+        began_s = bench.clock.now_s()
+        bench.scribe.on_stage("paused: by the user")
+        await bench.interrupts.wait_resumed()
+        bench.budget.paused_s += bench.clock.now_s() - began_s
+
+    def _reason_to_end(self) -> Ending | None:
+        trials = self.bench.journal.trials()
+        if self.bench.interrupts.stop_asked:
+            return self._interrupted()
+        if not self.bench.budget.level_fits:
+            return self._finished("the budget is used up")
+        if self.limits.max_trials is not None and _ended(trials) >= self.limits.max_trials:
+            return self._finished(f"{self.limits.max_trials} trials were made")
+        if self.limits.max_crashes is not None and _crashes(trials) >= self.limits.max_crashes:
+            return self._finished(f"{self.limits.max_crashes} starts failed by their configuration")
+        last = [trial.state for trial in trials[-HOPELESS:]]
+        if last.count(TrialState.INFRASTRUCTURE) == HOPELESS:
+            return self._broken(f"{HOPELESS} trials in a row failed: {_sentence(trials[-1].failure)}")
+        return None
+
+    def _finished(self, why: str) -> Ending:
+        found = any(trial.levels for trial in self.bench.journal.trials())
+        if found:
+            return Ending(exits.OK, why, done=True)
+        return Ending(exits.NOTHING_FEASIBLE, f"nothing could be measured: {why}", done=True)
+
+    def _interrupted(self) -> Ending:
+        return Ending(exits.INTERRUPTED, "interrupted; resume it with --resume", done=False)
+
+    def _broken(self, why: str) -> Ending:
+        return Ending(exits.MACHINE, why, done=False)
+
+    def _ever_served(self) -> bool:
+        trials = self.bench.journal.trials()
+        return any(trial.timeline is not None and trial.timeline.ready_s is not None for trial in trials)
+
+    def _note_end(self, ending: Ending) -> None:
+        bench = self.bench
+        bench.scribe.say("stop", ending.sentence)
+        with contextlib.suppress(DiskFull):
+            if ending.done:
+                bench.journal.set_fact("done", ending.sentence)
+            bench.journal.end_run(bench.budget.spent_s - bench.budget.spent_before_s, ending.sentence)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self.bench.scribe.beat()
+
+
+def _ended(trials: tuple[TrialResult, ...]) -> int:
+    return sum(trial.state is not TrialState.RUNNING for trial in trials)
+
+
+def _crashes(trials: tuple[TrialResult, ...]) -> int:
+    return sum(trial.failure is not None and trial.failure.teaches for trial in trials)
+
+
+def _sentence(failure: Failure | None) -> str:
+    return failure.sentence if failure is not None else "they gave no reason"

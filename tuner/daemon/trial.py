@@ -1,0 +1,213 @@
+"""One trial: start its server, climb its levels, stop it; or go on where an earlier run was killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from launcher.clock import Clock
+from launcher.errors import CleanSlateError
+from launcher.failure import Failure
+from launcher.timeline import Timeline
+from tuner.budget import Budget
+from tuner.daemon.interrupts import Interrupts, OutOfTime
+from tuner.daemon.scribe import Scribe
+from tuner.errors import DiskFull
+from tuner.journal import Journal
+from tuner.journal.rows import OpenTrial
+from tuner.progress.scene import TrialNow
+from tuner.progress.words import level_words
+from tuner.search import Searcher
+from tuner.testbed import LevelLimits, Started, Testbed
+from tuner.trial import LevelResult, Purpose, TrialState
+
+T = TypeVar("T")
+
+RETRIES = 2
+"""How often a start is made again that failed through no fault of its configuration."""
+PAUSE_S = 30.0
+"""Between two looks at something that is in the way: a stranger's process on a GPU, a full disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a trial is made with."""
+
+    journal: Journal
+    searcher: Searcher
+    testbed: Testbed
+    budget: Budget
+    clock: Clock
+    scribe: Scribe
+    interrupts: Interrupts
+    publish: Callable[[], None]
+    """Write down verdict and export, after every measured level."""
+
+    async def persist(self, write: Callable[[], T]) -> T:
+        """Write what must not be lost; while the disk is full, free the GPUs and wait for space.
+
+        Raises DiskFull when the user stops, or the budget ends, before there is space.
+        """
+        while True:
+            try:
+                return write()
+            except DiskFull as error:
+                if self.interrupts.stop_asked or self.budget.usable_s <= 0:
+                    raise
+                await self.testbed.stop()
+                self.scribe.on_stage(f"paused: {error}")
+                await self.interrupts.sleep(self.clock, PAUSE_S)
+
+
+class TrialRun:
+    """Runs one open trial to its end, to the user's stop or to the budget's end."""
+
+    def __init__(self, bench: Bench, trial: OpenTrial) -> None:
+        self.bench = bench
+        self.trial = trial
+        self.levels = list(trial.levels)
+
+    async def run(self) -> Failure | None:
+        """The failure that ended the trial, if one did. An interrupted trial stays open in the journal."""
+        attempts = self.trial.attempts
+        while True:
+            failure = await self._serve()
+            if failure is None or failure.teaches or not failure.retry or attempts >= RETRIES:
+                break
+            if self._left_open:
+                return failure
+            attempts += 1
+            self.bench.scribe.say("retry", f"started again ({attempts} of {RETRIES}): {failure.sentence}")
+        if not self._left_open:
+            await self._end(failure)
+        return failure
+
+    @property
+    def _left_open(self) -> bool:
+        """The user stopped or paused: whoever resumes goes on with this trial."""
+        return self.bench.interrupts.stop_asked or self.bench.interrupts.pause_asked
+
+    async def _end(self, failure: Failure | None) -> None:
+        state = _state(self.levels, failure, self.trial.proposal.purpose)
+        trial_id, bench = self.trial.trial_id, self.bench
+        await bench.persist(lambda: bench.journal.end_trial(trial_id, state, failure))
+
+    async def _serve(self) -> Failure | None:
+        """One start and its levels. The server is stopped whatever happens."""
+        bench, trial = self.bench, self.trial
+        bench.scribe.at(TrialNow(trial.trial_id, trial.proposal, len(self.levels)))
+        start_id = await bench.persist(lambda: bench.journal.begin_start(trial.trial_id))
+        try:
+            failure = await self._start_and_climb(start_id)
+        except OutOfTime:
+            bench.scribe.say("stop", "the budget is used up; what ran was ended")
+            failure = None
+        finally:
+            bench.scribe.on_stage("stopping")
+            stop_s = await bench.testbed.stop()
+            await bench.persist(lambda: bench.journal.end_stop(start_id, stop_s))
+        return failure
+
+    async def _start_and_climb(self, start_id: int) -> Failure | None:
+        bench = self.bench
+        started = await self._start()
+        await bench.persist(
+            lambda: bench.journal.end_start(
+                start_id, started.timeline, started.clean_slate_s, started.start_s
+            )
+        )
+        failure = started.failure
+        if failure is None and self.trial.proposal.purpose is not Purpose.PROBE:
+            failure = await self._climb(start_id, started.timeline)
+        if failure is not None:
+            bench.scribe.say("failure", failure.sentence)
+            told = failure
+            await bench.persist(lambda: bench.journal.fail_start(start_id, told))
+        return failure
+
+    async def _start(self) -> Started:
+        """Start the server; wait while somebody else's process holds what it needs."""
+        bench, proposal = self.bench, self.trial.proposal
+        while True:
+            bench.scribe.on_stage("starting", expected_s=proposal.expected_s)
+            try:
+                starting = bench.testbed.start(
+                    proposal.setting, dummy_weights=proposal.purpose is Purpose.PROBE
+                )
+                return await bench.interrupts.guard(
+                    starting, bench.clock, bench.budget.usable_s, at_once=True
+                )
+            except CleanSlateError as error:
+                # Not the configuration's fault, and not ours to end: the budget runs, the trial waits.
+                bench.scribe.on_stage(f"paused: {error}")
+                bench.scribe.say("pause", str(error))
+                if bench.interrupts.stop_asked or bench.budget.usable_s <= PAUSE_S:
+                    raise
+                await bench.interrupts.sleep(bench.clock, PAUSE_S)
+
+    async def _climb(self, start_id: int, timeline: Timeline | None) -> Failure | None:
+        while not self._left_open:
+            concurrency = await self._next_concurrency(timeline)
+            if concurrency is None or not self.bench.budget.level_fits:
+                return None
+            failure = await self._level(start_id, concurrency)
+            if failure is not None:
+                return failure
+        return None
+
+    async def _next_concurrency(self, timeline: Timeline | None) -> int | None:
+        bench = self.bench
+        history = [trial for trial in bench.journal.trials() if trial.trial_id != self.trial.trial_id]
+        return await asyncio.to_thread(
+            bench.searcher.next_concurrency,
+            history,
+            self.trial.proposal,
+            tuple(self.levels),
+            bench.budget.usable_s,
+            timeline,
+        )
+
+    async def _level(self, start_id: int, concurrency: int) -> Failure | None:
+        bench, trial = self.bench, self.trial
+        bench.scribe.at(TrialNow(trial.trial_id, trial.proposal, len(self.levels)), concurrency)
+        limits = self._limits()
+        level_id = await bench.persist(
+            lambda: bench.journal.begin_level(trial.trial_id, start_id, concurrency)
+        )
+        bench.scribe.on_stage("measuring", expected_s=limits.budget_s)
+        measuring = bench.testbed.measure(concurrency, limits)
+        outcome = await bench.interrupts.guard(measuring, bench.clock, bench.budget.remaining_s)
+        bench.scribe.at(bench.scribe.trial)
+        if isinstance(outcome, Failure):
+            return outcome
+        await bench.persist(lambda: bench.journal.end_level(level_id, outcome))
+        self.levels.append(outcome)
+        bench.scribe.say("level", level_words(outcome))
+        await bench.persist(bench.publish)
+        return None
+
+    def _limits(self) -> LevelLimits:
+        rate = self._rate_to_beat()
+        highest = max(self.levels, key=lambda level: level.concurrency, default=None)
+        return LevelLimits(self.bench.budget.level_s(), incumbent_rate=rate, lower_level=highest)
+
+    def _rate_to_beat(self) -> float | None:
+        """A confirmation is measured to the end, whatever it shows."""
+        if self.trial.proposal.purpose is Purpose.CONFIRM:
+            return None
+        rates = [
+            trial.best_level.completion_rate.value
+            for trial in self.bench.journal.trials()
+            if trial.best_level is not None
+        ]
+        return max(rates, default=None)
+
+
+def _state(levels: list[LevelResult], failure: Failure | None, purpose: Purpose) -> TrialState:
+    if levels or (failure is None and purpose is Purpose.PROBE):
+        return TrialState.MEASURED
+    if failure is None:
+        return TrialState.INTERRUPTED
+    return TrialState.FAILED if failure.teaches else TrialState.INFRASTRUCTURE

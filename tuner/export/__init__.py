@@ -1,0 +1,6 @@
+"""The answer as files: what SGLang loads, what a machine reads, and what other tools start."""
+
+from tuner.export.best import Answer, evidence_path, read_answer, write_best
+from tuner.export.formats import FORMATS, render
+
+__all__ = ["FORMATS", "Answer", "evidence_path", "read_answer", "render", "write_best"]

@@ -1,0 +1,24 @@
+"""Files that are whole at every moment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tuner.errors import DiskFull
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file in one step. Raises DiskFull when that did not work; the old file is then untouched."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(fresh, path)
+    except OSError as error:
+        raise DiskFull(f"{path}: cannot be written ({error.strerror})") from error
+    finally:
+        fresh.unlink(missing_ok=True)
