@@ -283,8 +283,7 @@ class KvtopApp(App[int]):
     def status(self) -> str:
         state = "PAUSED" if self._paused else self._source.status()
         pace = "" if self._source.replay else f"every {self._source.interval_s:g} s"
-        clock = fmt.clock(self.snapshot.taken_unix_s) if self.snapshot.taken_unix_s else ""
-        return "  ".join(word for word in (state, pace, clock) if word)
+        return "  ".join(word for word in (state, pace) if word)
 
     @property
     def host(self) -> str:
@@ -301,7 +300,9 @@ class KvtopApp(App[int]):
 
 
 def header_row(app: KvtopApp, width: int) -> Row:
-    pen = Pen(width).gap().put("kvtop", "key").gap(2).put(app.host, "strong").gap(2)
+    now = app.snapshot.taken_unix_s
+    pen = Pen(width).gap().put("kvtop", "key").gap(2).put(fmt.clock(now) if now else "", "text").gap(2)
+    pen.put(app.host, "strong").gap(2)
     pen.put(" · ".join(app.headline), "dim")
     if app.view.needle:
         pen.put(f"  /{app.view.needle}", "warn")

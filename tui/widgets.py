@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import zip_longest
 
 from rich.segment import Segment
 from rich.style import Style
@@ -15,9 +14,6 @@ from textual.widget import Widget
 from tui.format import ascii_only
 from tui.panels.look import BACKGROUND, COLORS, MONO, Look
 from tui.panels.row import Row, Span
-
-JOIN_CELLS = 6
-"""Changes this close are sent as one: moving the cursor costs about as many bytes."""
 
 
 @cache
@@ -55,7 +51,7 @@ class Board(Widget):
         for y, (before, after) in enumerate(zip(old, rows, strict=True)):
             if before.spans != after.spans:
                 self._strips.pop(y, None)
-                regions += [Region(x, y, width, 1) for x, width in changed(before.spans, after.spans)]
+                regions.append(Region(0, y, changed_to(before.spans, after.spans), 1))
         if regions:
             self.refresh(*regions)
 
@@ -93,32 +89,26 @@ def _ascii(row: Row) -> Row:
     return Row(tuple((ascii_only(text), role) for text, role in row.spans), row.target)
 
 
-def changed(old: Sequence[Span], new: Sequence[Span]) -> list[tuple[int, int]]:
-    """(column, width) of the runs of cells in which two rows differ; runs close to each other are joined."""
-    runs: list[tuple[int, int]] = []
-    for x, before, after in _pairs(old, new):
-        if before == after:
-            continue
-        width = max(len(before[0]), len(after[0]))
-        if runs and x - sum(runs[-1]) <= JOIN_CELLS:
-            runs[-1] = (runs[-1][0], x + width - runs[-1][0])
-        else:
-            runs.append((x, width))
-    return runs
+def changed_to(old: Sequence[Span], new: Sequence[Span]) -> int:
+    """The column behind the last cell in which two rows differ.
+
+    Textual (8.2) sends a widget's line from its first cell to the end of the region, wherever the region
+    begins: so a line has one region, and panels put what changes often to the left.
+    """
+    longest = max(_width(old), _width(new))
+    same = 0
+    for before, after in zip(_cells_from_right(old), _cells_from_right(new), strict=False):
+        if before != after:
+            break
+        same += 1
+    return max(1, longest - same)
 
 
-def _pairs(old: Sequence[Span], new: Sequence[Span]) -> Iterator[tuple[int, Span, Span]]:
-    """The spans of two rows side by side: as they are while their widths agree, else cell by cell."""
-    if len(old) == len(new) and all(len(a[0]) == len(b[0]) for a, b in zip(old, new, strict=True)):
-        x = 0
-        for before, after in zip(old, new, strict=True):
-            yield x, before, after
-            x += len(after[0])
-        return
-    none: Span = ("", "")
-    for x, (before, after) in enumerate(zip_longest(_cells(old), _cells(new), fillvalue=none)):
-        yield x, before, after
+def _width(spans: Sequence[Span]) -> int:
+    return sum(len(text) for text, _ in spans)
 
 
-def _cells(spans: Sequence[Span]) -> list[Span]:
-    return [(char, role) for text, role in spans for char in text]
+def _cells_from_right(spans: Sequence[Span]) -> Iterator[Span]:
+    for text, role in reversed(spans):
+        for char in reversed(text):
+            yield char, role

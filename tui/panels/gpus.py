@@ -74,11 +74,9 @@ def _gpu_row(gpu: GpuView, width: int, look: Look, names: dict[str, str]) -> Row
     target = ("gpu", str(sample.index))
     if sample.lost:
         return pen.put("LOST", "bad").put("  the driver has lost this GPU", "dim").row(target)
-    tail = _tail_wide(gpu) if width >= WIDE else _tail_narrow(gpu)
-    bar_width = max(10, width - pen.column - sum(len(text) for text, _ in tail) - 1)
-    pen.extend(_bar(gpu.parts, bar_width, look)).gap()
-    for text, role in tail:
+    for text, role in _figures_wide(gpu) if width >= WIDE else _figures_narrow(gpu):
         pen.put(text, role)
+    pen.gap().extend(_bar(gpu.parts, max(8, pen.left - 1), look))
     return pen.row(target)
 
 
@@ -91,29 +89,30 @@ def _bar(parts: MemoryParts | None, width: int, look: Look) -> list[Span]:
     return stacked(sizes, sum(size for _, size in sizes), width, look)
 
 
-def _tail_wide(gpu: GpuView) -> list[tuple[str, Role]]:
+def _figures_wide(gpu: GpuView) -> list[tuple[str, Role]]:
+    """What changes every second stands left of the bar: see `tui.widgets.changed_to`."""
     sample = gpu.sample
     used, total = fmt.gib(sample.memory_used_bytes), fmt.gib(sample.memory_total_bytes)
     return [
-        (f"{used:>5}", "text"),
-        (f"/{total:>5} GiB ", "dim"),
-        (f"{fmt.share(sample.utilization_share):>5}", "text"),
+        (f"{fmt.share(sample.utilization_share):>4}", "text"),
         (f"{_whole(sample.power_w):>5}", "text"),
-        (f"/{_whole(sample.power_limit_w):>4} W", "dim"),
+        (f"/{_whole(sample.power_limit_w)} W", "dim"),
         (f"{_whole(sample.temperature_c):>4}°", _heat(sample.temperature_c)),
-        (f" {_state(gpu):<12.12}", "warn"),
+        (f"{used:>7}", "text"),
+        (f" of {total:>4} GiB", "dim"),
+        (f" {_state(gpu):<10.10}" if _state(gpu) else "", "warn"),
     ]
 
 
-def _tail_narrow(gpu: GpuView) -> list[tuple[str, Role]]:
+def _figures_narrow(gpu: GpuView) -> list[tuple[str, Role]]:
     sample = gpu.sample
     used, total = fmt.gib(sample.memory_used_bytes), fmt.gib(sample.memory_total_bytes)
     return [
-        (f"{used:>5}/{total:<5}", "text"),
-        (f"{fmt.share(sample.utilization_share):>5}", "text"),
+        (f"{fmt.share(sample.utilization_share):>4}", "text"),
         (f"{_whole(sample.power_w):>4}W", "text"),
-        (f"{_whole(sample.temperature_c):>4}°", _heat(sample.temperature_c)),
-        (f" {_state(gpu):<4.4}", "warn"),
+        (f"{_whole(sample.temperature_c):>3}°", _heat(sample.temperature_c)),
+        (f"{used:>5}/{total:<4}", "text"),
+        (f" {_state(gpu):.8}" if _state(gpu) else "", "warn"),
     ]
 
 

@@ -121,15 +121,17 @@ def _flow(server: ServerView, width: int) -> Pen:
 
 
 def _kv(server: ServerView, width: int, look: Look) -> Pen:
-    pen = Pen(width).gap(4).put("KV ", "dim")
-    figures = _kv_figures(server, width)
-    bar = max(8, min(width // 2, width - pen.column - sum(len(text) for text, _ in figures) - 1))
-    for text, role in kv_bar(server, bar, look):
-        pen.put(text, role)
-    pen.gap()
-    for text, role in figures:
-        pen.put(text, role)
-    return pen
+    """Figures of fixed width, then the bar, so that the bars of all servers begin in one column."""
+    pool = server.pool
+    pen = Pen(width).gap(4).put("KV ", "dim").put(f"{fmt.share(pool.usage_share):>4}", "strong")
+    pen.put(f"{fmt.count(pool.used_tokens):>7}", "kv_used").put(" used", "dim")
+    pen.put(f"{fmt.count(pool.evictable_tokens):>7}", "kv_evictable").put(" evictable of", "dim")
+    pen.put(f"{fmt.count(pool.capacity_tokens):>7}", "text")
+    if width >= 110:
+        pen.put("  each in flight", "dim").put(f"{fmt.count(pool.tokens_in_flight_each):>7}", "text").gap()
+    host = _host(server) if width >= 140 else []
+    room = pen.left - 2 - sum(len(text) for text, _ in host)
+    return pen.gap().extend(kv_bar(server, max(6, room), look)).extend(host)
 
 
 def kv_bar(server: ServerView, width: int, look: Look) -> list[Span]:
@@ -145,22 +147,6 @@ def kv_bar(server: ServerView, width: int, look: Look) -> list[Span]:
         ("kv_free", float(free)),
     ]
     return stacked(parts, sum(size for _, size in parts), width, look)
-
-
-def _kv_figures(server: ServerView, width: int) -> list[Span]:
-    pool = server.pool
-    spans: list[Span] = [
-        (f"{fmt.share(pool.usage_share):>4}", "strong"),
-        (f" {fmt.count(pool.used_tokens)}", "kv_used"),
-        (" used", "dim"),
-        (f" {fmt.count(pool.evictable_tokens)}", "kv_evictable"),
-        (" evictable", "dim"),
-        (f" of {fmt.count(pool.capacity_tokens)}", "text"),
-    ]
-    if width >= 110:
-        spans += [("  in flight each ", "dim"), (fmt.count(pool.tokens_in_flight_each), "text")]
-        spans += _host(server)
-    return spans
 
 
 def _host(server: ServerView) -> list[Span]:
