@@ -54,7 +54,7 @@ class Pace:
 
     def prefill_s(self, new_tokens: int, context_tokens: int) -> float:
         """One prefill batch of `new_tokens` over `context_tokens` of cached context."""
-        attention = self._prefill_context_s * new_tokens * context_tokens
+        attention = self._prefill_context_s * context_tokens
         return self._prefill_base_s + self._prefill_token_s * new_tokens + attention
 
     def _first_step_s(self, running: int, context_tokens: int) -> float:
@@ -65,7 +65,7 @@ class Pace:
 
 
 class Wander:
-    """How much slower than its preset one server life is: a factor for the life and a slow drift around it."""
+    """How much slower than its preset one server life is: a constant factor and a slow drift around it."""
 
     def __init__(self, noise: Noise, chance: random.Random, factor: float) -> None:
         self._sd_share = noise.drift_sd_share

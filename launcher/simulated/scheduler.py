@@ -286,8 +286,8 @@ class _Room:
     def __init__(self, scheduler: Scheduler) -> None:
         self._s = scheduler
         options = scheduler._options
-        unlimited = options.chunked_prefill_size <= 0
-        self.chunk_left = 1 << 40 if unlimited else options.chunked_prefill_size
+        self._unlimited = options.chunked_prefill_size <= 0
+        self.chunk_left = 1 << 40 if self._unlimited else options.chunked_prefill_size
         self._input_left = max(options.max_prefill_tokens, 1)
         running = scheduler.running.values()
         reserved = sum(live.may_still_generate(scheduler.step) for live in running)
@@ -310,7 +310,7 @@ class _Room:
             # With an empty batch there is nobody to wait for: the request fits the pool, so it is let in.
             s._full = True
             return None
-        if others and extend > self._input_left:
+        if others and self._unlimited and extend > self._input_left:
             return None
         s.cache.lock(path)
         s._take(0)

@@ -90,7 +90,7 @@ class Transient(_Section):
 
 
 class Pace(_Section):
-    """Seconds of one step. decode = base + per_request * running + per_kv_byte * (KV bytes read per rank)."""
+    """Seconds of one step. decode = base + per_request * running + per_context_token * sum of their lengths."""
 
     decode_base_s: float = Field(gt=0)
     decode_per_request_s: float = Field(ge=0)
@@ -103,7 +103,7 @@ class Pace(_Section):
     """Fixed cost of one prefill batch."""
     prefill_per_token_s: float = Field(gt=0)
     prefill_per_context_token_s: float = Field(ge=0)
-    """Per new token and token of context before it (attention)."""
+    """Per token of cached context that a prefill batch goes over (MLA projects it up again)."""
 
 
 class StartUp(_Section):
