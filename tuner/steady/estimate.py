@@ -144,7 +144,8 @@ def _shift(points: Sequence[Point], pool: Pool | None) -> float:
         return 0.0
     if pool.max_running_requests and running > 0.98 * pool.max_running_requests:
         return 0.0
-    return (used - pool.shared_tokens) / pool.tokens_each / running - 1
+    own = used - pool.shared_tokens
+    return own / pool.tokens_each / running - 1 if own > 0 else 0.0
 
 
 def truncation(values: Floats) -> int:
