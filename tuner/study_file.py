@@ -105,6 +105,8 @@ class Study(_Section):
     """Path or name, as SGLang's --model-path takes it. None: the simulated engine."""
     command: Annotated[tuple[str, ...], BeforeValidator(_words)] = DEFAULT_COMMAND
     """What starts SGLang, before its flags."""
+    sglang_version: str | None = None
+    """For a command that cannot be asked for its version."""
     engine: Literal["real", "simulated"] = "real"
     preset: str = DEFAULT_PRESET
     """The simulated box and model: a shipped name or a YAML file."""
@@ -168,9 +170,9 @@ class Study(_Section):
         return (*engine, "--speed", f"{self.clock_speed:g}", "--gpu-state", str(gpu_state))
 
     def server_env(self) -> dict[str, str]:
-        """The environment of the server: this one's, with the study's variables and its choice of GPUs."""
+        """What the server's environment has on top of ours: the choice of GPUs, the study's variables."""
         chosen = {} if self.gpus is None else {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus))}
-        return {**os.environ, **chosen, **self.env}
+        return {**chosen, **self.env}
 
     def server_config(self, setting: Setting) -> ServerConfig:
         """The launch of one setting: the searched flags over the pinned ones."""

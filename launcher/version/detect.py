@@ -25,7 +25,7 @@ from launcher.version.build import SglangBuild
 
 _ANSWER = re.compile(r"^KVTUNE_PROBE (\{.*\})\s*$", re.MULTILINE)
 _PRINTED = re.compile(r"\bsglang\b\D{0,20}(\d+\.\d+\.\d+[\w.+]*)", re.IGNORECASE)
-_TELL_US = "if you know the version, write it into the study as `sglang-version`"
+_TELL_US = "if you know the version, write it into the study as `sglang_version`"
 
 
 def detect_build(

@@ -198,3 +198,15 @@ def oom() -> Failure:
 @pytest.fixture
 def killed() -> Failure:
     return KILLED
+
+
+@pytest.fixture
+def some_level() -> LevelResult:
+    return level(16, 600.0)
+
+
+@pytest.fixture
+def record() -> Any:
+    from launcher.server import ServerRecord
+
+    return ServerRecord(pid=4_711, start_time=12.5, pgid=4_711, token="t", port=31_000)

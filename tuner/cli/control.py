@@ -84,11 +84,12 @@ def _running(study: str | None) -> tuple[Path, int]:
 
 
 def _pid(directory: Path) -> int:
+    from launcher.process import is_gone
     from tuner.errors import StudyFileError
     from tuner.journal.home import LOCK
     from tuner.journal.lock import read_holder
 
     holder = read_holder(directory / LOCK)
-    if holder is None or not holder.alive:
+    if holder is None or is_gone(holder):
         raise StudyFileError(f"study {directory.name}: its daemon has just ended")
     return holder.pid

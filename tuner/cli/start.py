@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
-import socket
+import secrets
 import subprocess
 import sys
 import time
@@ -14,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import exits
+from launcher.command import check_executable
 from launcher.errors import MachineError
+from launcher.ports import is_free
 from tuner.budget import words
 from tuner.errors import StudyFileError, StudyLocked
+from tuner.export.atomic import write_whole
 from tuner.journal import Journal, find_study, new_study_directory, read_study
 from tuner.journal.home import LOCK, is_running
 from tuner.journal.lock import read_holder
@@ -34,6 +36,7 @@ class Request:
     told: Mapping[str, object]
     study_file: str | None = None
     resumed: str | None = None
+    name_file: str | None = None
     detach: bool = False
     serve_best: bool = False
     log_json: bool = False
@@ -57,8 +60,16 @@ def _begun(request: Request) -> Path:
     check(study)
     directory = new_study_directory(_name(study))
     journal = Journal(directory)
-    journal.create({"study": study.model_dump(mode="json", by_alias=True), "model_path": study.model_path})
+    journal.create(
+        {
+            "study": study.model_dump(mode="json", by_alias=True),
+            "model_path": study.model_path,
+            "token": secrets.token_hex(8),
+        }
+    )
     journal.close()
+    if request.name_file is not None:
+        write_whole(Path(request.name_file), f"{directory.name}\n")
     return directory
 
 
@@ -110,13 +121,13 @@ def _simulated(study: Study) -> dict[str, object]:
 
 
 def check(study: Study) -> None:
-    """Whatever can be known to be wrong before anything is started. Raises StudyFileError or MachineError."""
+    """Find what is wrong before anything is started. Raises UsageError, StudyFileError or MachineError."""
     from tuner.workload import load_workload
 
     if study.model is not None and _is_path(study.model) and not Path(study.model).exists():
         raise StudyFileError(f"model: {study.model}: there is no such file or directory")
-    if not study.simulated and shutil.which(study.command[0], path=study.server_env().get("PATH")) is None:
-        raise StudyFileError(f"command: {study.command[0]}: there is no such program in PATH")
+    if not study.simulated:
+        check_executable(study.command, study.server_env().get("PATH"))
     load_workload(study.workload, seed=study.seed)
     _check_port(study)
 
@@ -129,14 +140,8 @@ def _is_path(model: str) -> bool:
 def _check_port(study: Study) -> None:
     """SGLang finds a busy port only after it has loaded the weights."""
     port = study.flags.get("port")
-    if not isinstance(port, int):
-        return
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise MachineError(f"flags: port: {port} cannot be used: {error.strerror}") from None
+    if isinstance(port, int) and not is_free(port):
+        raise MachineError(f"flags: port: {port} is in use by another process")
 
 
 def _name(study: Study) -> str:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from launcher.clock import WallClock
+from launcher.errors import MachineError
 from launcher.gpus import GpuReader, GpuSample
 from launcher.host import read_host
 from launcher.nvml import open_gpus
@@ -58,7 +59,7 @@ class World:
 async def run_study(
     directory: Path, screen: Screen, interrupts: Interrupts, *, serve_best: bool = False
 ) -> Ending:
-    """Work on the study in `directory` until it ends. Whatever is in the way is an exception, one sentence."""
+    """Work on the study in `directory` until it ends. What is in the way is an exception, one sentence."""
     with _locked(directory / LOCK, f"study {directory.name}"), interrupts.installed():
         journal = Journal(directory)
         try:
@@ -86,6 +87,7 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
             gpus=world.gpus,
             workload=world.workload,
             directory=journal.directory,
+            token=journal.fact("token"),
             clock=clock,
             observer=scribe,
         )
@@ -104,7 +106,12 @@ def find_world(study: Study, directory: Path) -> World:
     gpu_state = directory / GPU_STATE
     if study.simulated:
         _prepare_simulated(study, gpu_state)
-    build = detect_build(study.launch_command(gpu_state), study.server_env(), timeout_s=VERSION_LIMIT_S)
+    build = detect_build(
+        study.launch_command(gpu_state),
+        study.server_env(),
+        timeout_s=VERSION_LIMIT_S,
+        declared_version=study.sglang_version,
+    )
     gpus = open_gpus(f"simulated:{gpu_state}" if study.simulated else None)
     samples = tuple(gpu for gpu in gpus.read() if study.gpus is None or gpu.index in study.gpus)
     workload = load_workload(study.workload, seed=study.seed)
@@ -119,13 +126,18 @@ def _prepare_simulated(study: Study, gpu_state: Path) -> None:
 
 
 async def reap_left(journal: Journal, clock: WallClock, scribe: Scribe) -> None:
-    """End the servers that a killed daemon left: the journal knows them, the launcher proves them ours."""
-    left = journal.left_servers()
-    for told in left:
-        record = from_json_value(ServerRecord, told)
-        scribe.say("resume", f"a server of a killed run is ended: process {record.pid}, port {record.port}")
-        await reap(record, clock)
+    """End the servers that a killed daemon left. Raises MachineError when one does not end.
+
+    The journal knows them; one launched in the last moment before the kill is known by its token alone.
+    """
+    left = [ServerRecord.from_dict(told) for told in journal.left_servers()]
+    unrecorded = ServerRecord(pid=-1, start_time=0.0, pgid=-1, token=journal.fact("token"), port=0)
+    for record in (*left, unrecorded):
+        report = await reap(record, clock)
+        if report.leftovers:
+            raise MachineError(f"a server of an earlier run cannot be ended: {'; '.join(report.leftovers)}")
     if left:
+        scribe.say("resume", f"{len(left)} server of an earlier run was ended")
         journal.servers_gone()
 
 

@@ -12,7 +12,7 @@ from launcher.failure import Failure, Kind
 from tuner.daemon.interrupts import StopNow
 from tuner.daemon.trial import Bench, TrialRun
 from tuner.errors import DiskFull
-from tuner.journal.process import Process
+from tuner.journal.lock import this_process
 from tuner.journal.rows import OpenTrial
 from tuner.trial import TrialResult, TrialState
 
@@ -52,7 +52,7 @@ class Daemon:
     async def run(self) -> Ending:
         """Work until there is a reason to end. Nothing of ours runs when it returns."""
         bench = self.bench
-        bench.journal.begin_run(Process.this())
+        bench.journal.begin_run(this_process())
         beating = asyncio.create_task(self._beat())
         try:
             ending = await self._work()

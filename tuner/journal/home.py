@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from launcher.process import is_gone
 from tuner.errors import StudyFileError
 from tuner.journal.lock import read_holder
 
@@ -48,7 +49,7 @@ def find_running_studies() -> tuple[Path, ...]:
 
 def is_running(directory: Path) -> bool:
     holder = read_holder(directory / LOCK)
-    return holder is not None and holder.alive
+    return holder is not None and not is_gone(holder)
 
 
 def find_study(name: str | None) -> Path:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from launcher.failure import Failure
+from launcher.process import ProcessId
 from launcher.timeline import Timeline
 from tuner.journal.codec import encode
 from tuner.journal.files import connect, explained, keep_copy, mend
 from tuner.journal.home import JOURNAL
-from tuner.journal.process import Process
 from tuner.journal.rows import OpenTrial, read_fact, read_open_trial, read_trials
 from tuner.journal.schema import migrate
 from tuner.journal.view import StageNow
@@ -77,12 +77,12 @@ class Journal:
 
     # Runs of the daemon, and what they spent
 
-    def begin_run(self, process: Process) -> None:
+    def begin_run(self, process: ProcessId) -> None:
         now = self._now_unix_s()
         self._run_id = self._run(
-            "INSERT INTO runs (pid, process_start_unix_s, began_unix_s, seen_unix_s, spent_s)"
+            "INSERT INTO runs (pid, process_start_s, began_unix_s, seen_unix_s, spent_s)"
             " VALUES (?, ?, ?, ?, 0)",
-            (process.pid, process.start_unix_s, now, now),
+            (process.pid, process.start_time, now, now),
         )
 
     def beat(self, run_spent_s: float) -> None:

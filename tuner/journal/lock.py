@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from launcher.process import ProcessId, read_process
 from tuner.errors import StudyLocked
-from tuner.journal.process import Process
 
 
 class Lock:
@@ -33,15 +33,22 @@ class Lock:
         os.close(self._descriptor)
 
     def _say_who(self) -> None:
-        text = json.dumps(asdict(Process.this())).encode()
+        text = json.dumps(asdict(this_process())).encode()
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
 
 
-def read_holder(path: Path) -> Process | None:
+def this_process() -> ProcessId:
+    """This process, beyond doubt."""
+    process = read_process(os.getpid())
+    assert process is not None
+    return process.id
+
+
+def read_holder(path: Path) -> ProcessId | None:
     """Who took the lock last, alive or not; None when nobody ever did."""
     try:
-        return Process(**json.loads(path.read_text(encoding="utf-8")))
+        return ProcessId(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 

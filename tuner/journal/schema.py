@@ -14,7 +14,7 @@ CREATE TABLE facts (                -- what the study is and what is known of it
 CREATE TABLE runs (                 -- one row per daemon that worked on the study
     run_id INTEGER PRIMARY KEY,
     pid INTEGER NOT NULL,
-    process_start_unix_s REAL NOT NULL,
+    process_start_s REAL NOT NULL,  -- since boot
     began_unix_s REAL NOT NULL,
     seen_unix_s REAL NOT NULL,
     spent_s REAL NOT NULL,          -- study seconds of this run
