@@ -1,7 +1,7 @@
 """The study's memory: a SQLite journal that records intent before action and survives kill -9.
 
-Write with `Journal`, read with `read_study`; a reader never blocks the writer. Both are imported when they are
-first asked for: a screen that only looks whether a study runs here need not load their machinery.
+Write with `Journal`, read with `read_study`; a reader never blocks the writer. Both are imported when
+they are first asked for: a screen that only looks whether a study runs here need not load their machinery.
 """
 
 from __future__ import annotations
