@@ -76,7 +76,9 @@ class Client:
 
 
 def decode_rates(log: list[LogRecord], steady_after_s: float) -> tuple[float, float]:
-    """Mean gen throughput of the lines without a prefill before them, and of the lines of the steady state."""
+    """Mean gen throughput of the lines without a prefill before them, and of the lines of the steady
+    state.
+    """
     pure: list[float] = []
     mixed: list[float] = []
     prefilled = True
