@@ -1,0 +1,112 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.observe.sample import Histogram, RankSample, ServerSample, Totals
+from tui.rates import RateTracker, difference, histogram_difference, quantile
+
+BOUNDS = (0.1, 1.0, 10.0, math.inf)
+
+
+def sample(at_s: float, totals: Totals, running: int = 1, e2e: Histogram | None = None) -> ServerSample:
+    return ServerSample(
+        at_s, "http://x:1", ranks=(RankSample(running_requests=running),), totals=totals, e2e=e2e
+    )
+
+
+def test_a_counter_that_went_back_has_no_difference() -> None:
+    assert difference(5.0, 3.0) is None
+    assert difference(None, 3.0) is None
+    assert difference(3.0, 5.0) == 2.0
+
+
+def test_quantiles_are_linear_inside_their_bucket() -> None:
+    histogram = Histogram(BOUNDS, (0.0, 10.0, 10.0, 10.0), 5.0, 10.0)
+    assert quantile(histogram, 0.5) == pytest.approx(0.1 + 0.9 * 0.5)
+
+
+def test_a_quantile_in_the_last_bucket_is_its_lower_bound() -> None:
+    assert quantile(Histogram(BOUNDS, (0.0, 0.0, 0.0, 4.0), 99.0, 4.0), 0.99) == 10.0
+
+
+def test_no_observations_no_quantile() -> None:
+    assert quantile(Histogram(BOUNDS, (0.0,) * 4, 0.0, 0.0), 0.5) is None
+
+
+@given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.floats(0.01, 1.0))
+def test_quantiles_stay_inside_the_histogram(counts: list[int], share: float) -> None:
+    cumulative = tuple(float(sum(counts[: i + 1])) for i in range(4))
+    value = quantile(Histogram(BOUNDS, cumulative, 0.0, cumulative[-1]), share)
+    assert value is None if cumulative[-1] == 0 else 0.0 <= (value or 0.0) <= 10.0
+
+
+def test_histograms_with_other_buckets_are_not_compared() -> None:
+    old = Histogram((1.0, math.inf), (1.0, 2.0), 1.0, 2.0)
+    assert histogram_difference(old, Histogram(BOUNDS, (1.0, 2.0, 3.0, 4.0), 1.0, 4.0)) is None
+
+
+def test_the_completion_rate_is_the_growth_of_generation_tokens() -> None:
+    tracker = RateTracker()
+    for second in range(120):
+        rates = tracker.add(
+            sample(second, Totals(generation_tokens=900.0 * second, decoded_tokens=930.0 * second))
+        )
+    assert rates.completion_tokens_per_s == pytest.approx(900.0)
+    assert rates.gen_tokens_per_s == pytest.approx(930.0)
+    assert rates.completion_window_s == pytest.approx(15.0, abs=2.0)
+
+
+def test_bursts_at_finish_are_averaged_over_several_latencies() -> None:
+    """Responses of 60 s that finish together every 60 s: a short window would show 0 or far too much."""
+    tracker, shown = RateTracker(), []
+    for second in range(1, 1200):
+        done = float(second // 60)
+        e2e = Histogram(BOUNDS, (0.0, 0.0, 0.0, done), 60.0 * done, done)
+        rates = tracker.add(sample(second, Totals(generation_tokens=6000.0 * done), e2e=e2e))
+        shown.append(rates.completion_tokens_per_s)
+    assert all(rate is not None and 66 < rate < 134 for rate in shown[-300:])
+
+
+def test_one_sample_has_no_rates() -> None:
+    rates = RateTracker().add(sample(5.0, Totals(generation_tokens=1.0)))
+    assert rates.completion_tokens_per_s is None
+    assert rates.window_s is None
+
+
+def test_a_restarted_server_does_not_give_negative_rates() -> None:
+    tracker = RateTracker()
+    tracker.add(sample(0.0, Totals(generation_tokens=9000.0)))
+    tracker.add(sample(10.0, Totals(generation_tokens=9900.0)))
+    restarted = tracker.add(sample(20.0, Totals(generation_tokens=10.0)))
+    assert restarted.completion_tokens_per_s is None
+    assert tracker.add(
+        sample(30.0, Totals(generation_tokens=110.0))
+    ).completion_tokens_per_s == pytest.approx(10.0)
+
+
+def test_stalled_only_while_requests_run_and_nothing_moves() -> None:
+    tracker, still = RateTracker(), Totals(decoded_tokens=500.0, generation_tokens=400.0)
+    for second in range(31):
+        rates = tracker.add(sample(second, still))
+    assert rates.stalled_s == 30
+    assert tracker.add(sample(31.0, replace(still, decoded_tokens=501.0))).stalled_s is None
+    assert tracker.add(sample(60.0, replace(still, decoded_tokens=501.0), running=0)).stalled_s is None
+
+
+def test_hits_come_from_counters_by_source() -> None:
+    tracker = RateTracker()
+    tracker.add(sample(0.0, Totals(prompt_tokens=100.0, cached_tokens_by_source={"device": 10.0})))
+    after = Totals(prompt_tokens=1100.0, cached_tokens_by_source={"device": 210.0, "host": 100.0})
+    rates = tracker.add(sample(20.0, after))
+    assert rates.hit_share == pytest.approx(0.3)
+    assert rates.hit_share_by_source == {"device": pytest.approx(0.2), "host": pytest.approx(0.1)}
+
+
+def test_without_sources_hits_come_from_the_prefill_counters() -> None:
+    tracker = RateTracker()
+    tracker.add(sample(0.0, Totals(prefill_cached_tokens=0.0, prefill_computed_tokens=0.0)))
+    rates = tracker.add(sample(20.0, Totals(prefill_cached_tokens=800.0, prefill_computed_tokens=200.0)))
+    assert rates.hit_share == pytest.approx(0.8)
