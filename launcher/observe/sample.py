@@ -89,6 +89,9 @@ class ServerFacts:
     """The largest decode batch with a captured graph."""
     schedule_conservativeness: float | None = None
     launcher_pid: int | None = None
+    clock_speed: float = 1.0
+    """Seconds of the server's clock per wall second: above 1 only on the simulated engine (`simulated_speed` of
+    its /server_info). Its counters grow per second of this clock."""
 
 
 @dataclass(frozen=True, slots=True)
