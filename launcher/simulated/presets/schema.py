@@ -90,7 +90,7 @@ class Transient(_Section):
 
 
 class Pace(_Section):
-    """Seconds of one step. decode = base + per_request * running + per_context_token * sum of their lengths."""
+    """Seconds of one step: decode = base + per_request * running + per_context_token * their lengths."""
 
     decode_base_s: float = Field(gt=0)
     decode_per_request_s: float = Field(ge=0)
