@@ -89,7 +89,7 @@ async def prove(
     ours: Sequence[ServerRecord] = (),
     host_needed_bytes: int = 0,
     limits: SlateLimits = SlateLimits(),
-    on_wait: Callable[[str], None] = lambda reason: None,
+    on_wait: Callable[[str], None] | None = None,
     read: Callable[[], HostSample] = read_host,
 ) -> CleanSlate:
     """Wait until the machine is as it was; end what is left of the launches in `ours`.
@@ -99,17 +99,17 @@ async def prove(
     it has that much. Raises CleanSlateError after the limit, naming the process, its user and what it
     holds.
     """
-    waiting, told = Deadline(clock, limits.wait_s), list[str]()
+    waiting, told = Deadline(clock, limits.wait_s), dict[str, str]()
     await _end_ours(ours, clock)
     while found := await asyncio.to_thread(_obstacles, baseline, gpus, port, host_needed_bytes, limits, read):
         if waiting.passed:
-            raise CleanSlateError("; ".join(found))
-        for reason in found:
-            if reason not in told:
-                told.append(reason)
-                on_wait(reason)
+            raise CleanSlateError("; ".join(found.values()))
+        new = {what: reason for what, reason in found.items() if what not in told}
+        told |= new
+        for reason in new.values() if on_wait is not None else ():
+            on_wait(reason)
         await asyncio.sleep(0.02 if clock.speed > 1 else 0.5)
-    return CleanSlate(waiting.elapsed_s, tuple(told))
+    return CleanSlate(waiting.elapsed_s, tuple(told.values()))
 
 
 async def _end_ours(ours: Sequence[ServerRecord], clock: Clock) -> None:
@@ -127,12 +127,13 @@ def _obstacles(
     host_needed_bytes: int,
     limits: SlateLimits,
     read: Callable[[], HostSample],
-) -> list[str]:
+) -> dict[str, str]:
+    """What is in the way now: a sentence for each GPU, port or host that is."""
     now = {sample.index: sample for sample in gpus.read()}
-    found = [_gpu_obstacle(before, now.get(before.index), limits) for before in baseline.gpus]
-    found.append(_port_obstacle(port) if port is not None else None)
-    found.append(_host_obstacle(baseline, read().available_bytes, host_needed_bytes, limits))
-    return [reason for reason in found if reason is not None]
+    found = {f"gpu {one.index}": _gpu_obstacle(one, now.get(one.index), limits) for one in baseline.gpus}
+    found["port"] = _port_obstacle(port) if port is not None else None
+    found["host"] = _host_obstacle(baseline, read().available_bytes, host_needed_bytes, limits)
+    return {what: reason for what, reason in found.items() if reason is not None}
 
 
 def _port_obstacle(port: int) -> str | None:
@@ -170,7 +171,8 @@ def _host_obstacle(baseline: Baseline, available_bytes: int, needed_bytes: int, 
     back_bytes = baseline.host_available_bytes * (1 - limits.host_tolerance_share)
     if available_bytes >= min(back_bytes, needed_bytes):
         return None
-    had, has, needs = (f"{b / _GIB:.1f}" for b in (baseline.host_available_bytes, available_bytes, needed_bytes))
+    figures = (baseline.host_available_bytes, available_bytes, needed_bytes)
+    had, has, needs = (f"{figure / _GIB:.1f}" for figure in figures)
     return (
         f"the host has {has} GiB of memory available, {had} before the study, and this trial needs {needs};"
         f" most is held by {_largest_holder()}"

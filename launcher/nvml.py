@@ -89,7 +89,8 @@ class NvmlGpus:
             return GpuSample(index=index, name=f"GPU {index} ({error})", lost=True)
         name = self._keep(index, "name", _SLOW_TTL_S, lambda: api.nvmlDeviceGetName(handle))
         uuid = self._keep(index, "uuid", _SLOW_TTL_S, lambda: api.nvmlDeviceGetUUID(handle))
-        limit_mw = self._keep(index, "limit", _SLOW_TTL_S, lambda: api.nvmlDeviceGetEnforcedPowerLimit(handle))
+        read_limit = api.nvmlDeviceGetEnforcedPowerLimit
+        limit_mw = self._keep(index, "limit", _SLOW_TTL_S, lambda: read_limit(handle))
         mig = self._keep(index, "mig", _SLOW_TTL_S, lambda: api.nvmlDeviceGetMigMode(handle)[0])
         sample = GpuSample(
             index=index,
