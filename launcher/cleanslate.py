@@ -104,10 +104,10 @@ async def prove(
     while found := await asyncio.to_thread(_obstacles, baseline, gpus, port, host_needed_bytes, limits, read):
         if waiting.passed:
             raise CleanSlateError("; ".join(found.values()))
-        new = {what: reason for what, reason in found.items() if what not in told}
-        told |= new
-        for reason in new.values() if on_wait is not None else ():
-            on_wait(reason)
+        for what, reason in found.items():
+            if what not in told and on_wait is not None:
+                on_wait(reason)
+            told.setdefault(what, reason)
         await asyncio.sleep(0.02 if clock.speed > 1 else 0.5)
     return CleanSlate(waiting.elapsed_s, tuple(told.values()))
 
