@@ -24,13 +24,18 @@ def default_chunk_tokens(gpu_total_gib: float) -> int:
     return _LARGEST_CHUNK
 
 
+def default_graph_batch(gpu_total_gib: float, tp_size: int) -> int:
+    """The largest decode batch with a captured graph by default: H100/H200 256 (TP < 4) or 512, B200 512."""
+    return 512 if tp_size >= 4 or gpu_total_gib >= 160 else 256
+
+
 def default_mem_fraction(
     gpu_total_gib: float, *, tp_size: int, is_mla: bool, chunk_tokens: int | None = None
 ) -> float:
     """The fraction that SGLang would take on GPUs of `gpu_total_gib` each."""
     chunk = chunk_tokens or default_chunk_tokens(gpu_total_gib)
-    decode_graph_batch = 512 if tp_size >= 4 or gpu_total_gib >= 160 else 256
-    reserved_mib = 512 + 1.5 * max(chunk, 2048) + 1024 * tp_size / 8 + 2 * decode_graph_batch
+    reserved_mib = 512 + 1.5 * max(chunk, 2048) + 1024 * tp_size / 8
+    reserved_mib += 2 * default_graph_batch(gpu_total_gib, tp_size)
     reserved_mib += 1536 if is_mla else 8 * PREFILL_GRAPH_SIZES
     if gpu_total_gib > 60:
         reserved_mib = max(reserved_mib, 10 * 1024)

@@ -12,7 +12,14 @@ from launcher.failure import Culprit, Direction, Failure, Stage
 from launcher.timeline import MemorySeen
 from tuner.memory.belief import Belief, GridBelief
 from tuner.memory.host import HostEvidence
-from tuner.memory.model import OTHER_GROUP_SD_GIB, MemoryModel, OverheadGroup, prior_model
+from tuner.memory.model import (
+    OTHER_GROUP_SD_GIB,
+    START_TRANSIENT_SHARE_SD,
+    MemoryModel,
+    OverheadGroup,
+    default_running,
+    prior_model,
+)
 from tuner.memory.prior import MemoryPrior
 from tuner.trial import LevelResult, TrialResult
 
@@ -39,7 +46,7 @@ def teaches(trial: TrialResult) -> bool:
 def learn_memory(prior: MemoryPrior, history: Sequence[TrialResult]) -> MemoryModel:
     """The memory model after `history`. What a failed start showed before it failed counts as well."""
     trials = [trial for trial in history if trial.timeline is not None or trial.failure is not None]
-    model = _with_arithmetic(prior_model(prior), trials)
+    model = _with_request_table(_with_arithmetic(prior_model(prior), trials), trials)
     model = _with_overhead(model, [trial for trial in trials if teaches(trial)])
     model = replace(model, host_seen=_host_evidence(trials))
     return replace(model, transient_gib=_transient(model, [trial for trial in trials if teaches(trial)]))
@@ -83,10 +90,22 @@ def _with_minimum_fraction(model: MemoryModel, trials: Iterable[TrialResult]) ->
     return model
 
 
+def _with_request_table(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryModel:
+    """Context and running requests of the latest start-up line; a number that is not the default's is
+    pinned."""
+    for trial in trials:
+        seen = _seen(trial)
+        if seen.context_len and seen.max_running_requests and seen.capacity_tokens:
+            default = default_running(seen.capacity_tokens, seen.context_len)
+            pinned = None if seen.max_running_requests == default else seen.max_running_requests
+            model = replace(model, context_len=seen.context_len, most_running=pinned)
+    return model
+
+
 def _with_overhead(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryModel:
     by_group: dict[OverheadGroup, list[float]] = defaultdict(list)
     for trial in trials:
-        overhead = _overhead_gib(_seen(trial))
+        overhead = _overhead_gib(model, _seen(trial))
         if overhead is not None:
             setting = trial.proposal.setting
             by_group[setting.kv_cache_dtype, setting.hicache_size_gb > 0].append(overhead)
@@ -98,13 +117,14 @@ def _with_overhead(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryM
     return _with_capture_failures(learned, trials)
 
 
-def _overhead_gib(seen: MemorySeen) -> float | None:
-    """slack - headroom, where slack = B - W - pool."""
+def _overhead_gib(model: MemoryModel, seen: MemorySeen) -> float | None:
+    """slack - request table - headroom, where slack = B - W - pool."""
     if seen.before_weights_gib is None or seen.weights_gib is None:
         return None
     if seen.kv_cache_gib is None or seen.headroom_gib is None:
         return None
-    return seen.before_weights_gib - seen.weights_gib - seen.kv_cache_gib - seen.headroom_gib
+    slack = seen.before_weights_gib - seen.weights_gib - seen.kv_cache_gib
+    return slack - model.request_table_gib(float(seen.capacity_tokens or 0)) - seen.headroom_gib
 
 
 def _with_capture_failures(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryModel:
@@ -113,6 +133,7 @@ def _with_capture_failures(model: MemoryModel, trials: Iterable[TrialResult]) ->
         if _is_too_high(trial.failure, START_STAGES):
             setting = trial.proposal.setting
             slack = model.before_gib.mean - model.weights_gib.mean - model.pool_gib(setting)
+            slack -= model.request_table_gib(model.predict(setting).tokens)
             group = (setting.kv_cache_dtype, setting.hicache_size_gb > 0)
             raised = model.overhead(setting).above(slack)
             model = replace(model, overhead_by_group={**model.overhead_by_group, group: raised})
@@ -149,7 +170,7 @@ def _transient(model: MemoryModel, trials: Sequence[TrialResult]) -> GridBelief:
         headroom = _headroom_gib(model, trial)
         scale = model.transient_scale(trial.proposal.setting)
         if any(_is_full(level, trials) for level in trial.levels):
-            belief = belief.below(headroom / scale, 0.05)
+            belief = belief.below(headroom / scale, max(0.05, START_TRANSIENT_SHARE_SD * headroom))
         if _is_too_high(trial.failure, LOAD_STAGES):
             belief = _with_crash(belief, trial.failure, headroom, scale)
     return belief
@@ -193,7 +214,7 @@ def _is_full(level: LevelResult, trials: Sequence[TrialResult]) -> bool:
 def _with_crash(belief: GridBelief, failure: Failure | None, headroom: float, scale: float) -> GridBelief:
     """A crash exceeds the headroom; where it says what it asked for, the transient is at least what that
     adds up to."""
-    belief = belief.above(headroom / scale, 0.08)
+    belief = belief.above(headroom / scale, max(0.08, START_TRANSIENT_SHARE_SD * headroom))
     numbers = failure.numbers if failure is not None else None
     if numbers is None or numbers.tried_gib is None or numbers.gpu_free_gib is None:
         return belief

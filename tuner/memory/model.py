@@ -1,7 +1,8 @@
 """The memory model: what a setting will hold, leave free and survive. Pure; learned anew from all trials.
 
     slack(f)    = B - W - pool,  pool = f * B - W unless --max-total-tokens caps it
-    headroom(f) = slack(f) - overhead(dtype, HiCache on or off)
+    headroom(f) = slack(f) - request table - overhead(dtype, HiCache on or off)
+    table       = (max running requests + 1) * (context + 4) * 4 bytes   (SGLang's ReqToTokenPool, int32)
     feasible    <=> headroom(f) > transient     and the pool serves the longest request, and the host pool
     fits
 B, W, b and the overhead are read off the first start that reaches its memory lines; the transient is
@@ -11,6 +12,7 @@ survived with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -31,6 +33,10 @@ CHUNK_SHARE = 0.8
 OTHER_GROUP_SD_GIB = 0.25
 """How far the overhead of another dtype, or with HiCache, may lie from the ones seen (0.2 GiB on an H200)."""
 UNSEEN_TOKENS_SHARE_SD = 0.03
+START_TRANSIENT_SHARE_SD = 0.05
+"""How much the worst step of one start may differ from another's: fragmentation, the order of the prompts."""
+LEAST_RUNNING, MOST_RUNNING, RUNNING_PER_CONTEXT = 2048, 4096, 512
+"""SGLang's default --max-running-requests: min(max(tokens / context * 512, 2048), 4096) [0.5.6-0.5.23]."""
 
 OverheadGroup = tuple[str, bool]
 
@@ -67,6 +73,10 @@ class MemoryModel:
     """b as seen, per dtype and rank."""
     transient_gib: GridBelief
     host_seen: HostEvidence
+    context_len: int | None = None
+    """As the start-up line told it; None: the request table is part of the overhead."""
+    most_running: int | None = None
+    """A pinned --max-running-requests; None: SGLang's default, which follows the tokens."""
     known: bool = False
 
     def bytes_per_token(self, kv_cache_dtype: str) -> tuple[float, bool]:
@@ -95,6 +105,13 @@ class MemoryModel:
             return min(pool, cap * self.bytes_per_token(setting.kv_cache_dtype)[0] / GIB)
         return pool
 
+    def request_table_gib(self, tokens: float) -> float:
+        """The table of running requests by context positions."""
+        if self.context_len is None:
+            return 0.0
+        running = self.most_running or default_running(tokens, self.context_len)
+        return (running + 1) * (self.context_len + 4) * 4 / GIB
+
     def transient_scale(self, setting: Setting) -> float:
         """How this setting's transient compares with that of the pinned chunk."""
         chunk = setting.flags.get("chunked-prefill-size")
@@ -109,7 +126,8 @@ class MemoryModel:
         pool = self.pool_gib(setting)
         tokens = max(0.0, pool) * GIB / token_bytes
         overhead = self.overhead(setting)
-        headroom = self.before_gib.mean - self.weights_gib.mean - pool - overhead.mean
+        slack = self.before_gib.mean - self.weights_gib.mean - pool
+        headroom = slack - self.request_table_gib(tokens) - overhead.mean
         fraction = self.fraction(setting)
         slack_sd = (1 - fraction) * self.before_gib.sd
         headroom_sd = float((slack_sd**2 + overhead.sd**2) ** 0.5)
@@ -134,8 +152,9 @@ class MemoryModel:
     ) -> dict[Stage, float]:
         scale = self.transient_scale(setting)
         captured = _chance_above(headroom_gib, headroom_sd_gib, 0.05)
-        first = self.transient_gib.chance_below(headroom_gib, headroom_sd_gib, scale * FIRST_CHUNK_SHARE)
-        loaded = self.transient_gib.chance_below(headroom_gib, headroom_sd_gib, scale)
+        step_sd_gib = math.hypot(headroom_sd_gib, START_TRANSIENT_SHARE_SD * scale * self.transient_gib.mean)
+        first = self.transient_gib.chance_below(headroom_gib, step_sd_gib, scale * FIRST_CHUNK_SHARE)
+        loaded = self.transient_gib.chance_below(headroom_gib, step_sd_gib, scale)
         shortest_gib = self.prior.shortest_pool_tokens * token_bytes / GIB
         room_gib = self.before_gib.mean - self.weights_gib.mean
         room_sd_gib = float((self.before_gib.sd**2 + self.weights_gib.sd**2) ** 0.5)
@@ -150,6 +169,11 @@ class MemoryModel:
             Stage.FIRST_PREFILL: _ratio(first, captured),
             Stage.UNDER_LOAD: _ratio(loaded, first),
         }
+
+
+def default_running(tokens: float, context_len: int) -> int:
+    """SGLang's default for --max-running-requests at that capacity."""
+    return min(max(int(tokens / context_len * RUNNING_PER_CONTEXT), LEAST_RUNNING), MOST_RUNNING)
 
 
 def prior_model(prior: MemoryPrior) -> MemoryModel:

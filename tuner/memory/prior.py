@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tuner.memory.belief import Belief, GridBelief
-from tuner.memory.default_fraction import default_chunk_tokens, default_mem_fraction
+from tuner.memory.default_fraction import default_chunk_tokens, default_graph_batch, default_mem_fraction
 from tuner.memory.geometry import GIB, ModelGeometry
 from tuner.memory.host import HostMemory
 
@@ -35,12 +35,19 @@ class MemoryPrior:
     chunk_tokens: int | None = None
     """Pinned --chunked-prefill-size; None is SGLang's default for the GPU."""
     host: HostMemory | None = None
+    graph_batch: int | None = None
+    """Pinned --cuda-graph-max-bs(-decode); None is SGLang's default."""
     shortest_pool_tokens: float = 1.0
     """Tokens that the longest request of the workload needs: a pool below that cannot serve it."""
 
     @property
     def chunk(self) -> int:
         return self.chunk_tokens or default_chunk_tokens(self.gpu_total_gib or 80.0)
+
+    @property
+    def largest_graph_batch(self) -> int:
+        """Running requests above this decode without a graph, which is slower."""
+        return self.graph_batch or default_graph_batch(self.gpu_total_gib or 80.0, self.tp_size)
 
     def default_fraction(self) -> float:
         """SGLang's own choice; 0.85 where the GPU's size is not known (it takes 0.88 then, which is not the

@@ -12,7 +12,6 @@ from tuner.search.candidates import Candidate
 from tuner.search.feasibility import Outlook
 from tuner.search.knowledge import Knowledge
 from tuner.search.standings import Standing
-from tuner.search.throughput import rows_of
 from tuner.space import ELEMENT_BYTES
 from tuner.trial import Setting
 
@@ -103,11 +102,11 @@ def _binding_words(knowledge: Knowledge, winner: Standing) -> str:
 
 def _slope_words(knowledge: Knowledge, winner: Standing) -> str:
     """How much more room would help: the fitted decode step says."""
-    throughput = knowledge.rate.throughput if knowledge.rate is not None else None
-    if throughput is None:
+    rate = knowledge.rate
+    if rate is None or rate.throughput is None:
         return ""
-    asked = [(winner.setting, winner.concurrency)]
-    rows = rows_of(asked, [knowledge.tokens(winner.setting)], knowledge.effects)
+    throughput = rate.throughput
+    rows = rate.rows([(winner.setting, winner.concurrency)], [knowledge.tokens(winner.setting)])
     running = float(throughput.running(rows)[0])
     fixed_s, each_s = throughput.step_s
     share = each_s * running / (fixed_s + each_s * running)
@@ -165,14 +164,13 @@ def _allowlist_words(knowledge: Knowledge, winner: Standing) -> list[str]:
         return []
     if ELEMENT_BYTES[winner.setting.kv_cache_dtype] <= 1:
         return []
-    assert knowledge.rate is not None
-    throughput = knowledge.rate.throughput
-    if throughput is None:
+    rate = knowledge.rate
+    if rate is None or rate.throughput is None:
         return []
     other = replace(winner.setting, kv_cache_dtype="fp8_e4m3")
     asked = [(setting, rung) for setting in (winner.setting, other) for rung in knowledge.ladder()]
     tokens = [knowledge.tokens(setting) for setting, _ in asked]
-    mean, sd = throughput.log_rate(rows_of(asked, tokens, knowledge.effects))
+    mean, sd = rate.throughput.log_rate(rate.rows(asked, tokens))
     now, then = np.split(mean, 2)
     gain, doubt = 100 * math.expm1(float(then.max() - now.max())), 100 * Z95 * float(sd.max())
     worth = f"by the model it would be worth {gain:+.0f}% ± {doubt:.0f}%"

@@ -89,6 +89,18 @@ class Knowledge:
         )
 
     @cached_property
+    def tokens_in_flight(self) -> float | None:
+        """KV tokens that a running request holds: as the fullest level of any start showed it, else as
+        told."""
+        seen = [
+            (level.token_usage_share or 0.0, level.tokens_in_flight_each)
+            for trial in self.evidence
+            for level in trial.levels
+            if level.tokens_in_flight_each
+        ]
+        return max(seen)[1] if seen else self.options.tokens_in_flight
+
+    @cached_property
     def real_points(self) -> tuple[Point, ...]:
         """The points that can be the answer: measured in this study, with real weights."""
         return tuple(point for point in self.points if not point.probe and not point.earlier)
@@ -99,10 +111,17 @@ class Knowledge:
         if not self.points:
             return None
         tokens = [self.tokens(point.setting) for point in self.points]
+        graph_batch = self.prior.largest_graph_batch
         throughput = None
         if not self.options.black_box:
-            throughput = fit_throughput(self.points, tokens, self.effects, self.options.tokens_in_flight)
-        return RateModel(self._encoding, self.points, tokens, throughput, self.effects)
+            throughput = fit_throughput(
+                self.points,
+                tokens,
+                self.effects,
+                graph_batch=graph_batch,
+                tokens_in_flight=self.tokens_in_flight,
+            )
+        return RateModel(self._encoding, self.points, tokens, throughput, self.effects, graph_batch)
 
     @cached_property
     def effects(self) -> tuple[Effect, ...]:

@@ -29,11 +29,18 @@ def first_level(knowledge: Knowledge, setting: Setting) -> int:
     it."""
     ladder = knowledge.ladder()
     if knowledge.rate is None:
-        return _rung_below(ladder, FIRST_SHARE_OF_RANGE * ladder[-1])
+        return _rung_below(ladder, _filling(knowledge, setting) or FIRST_SHARE_OF_RANGE * ladder[-1])
     promising = promising_level(knowledge, setting)
     if knowledge.outlook(setting).survival >= SURE_SURVIVAL:
         return promising
     return _rung_below(ladder, promising / 1.5)
+
+
+def _filling(knowledge: Knowledge, setting: Setting) -> float | None:
+    """As many clients as fill the pool, once memory and tokens in flight are known (from a probe)."""
+    each = knowledge.tokens_in_flight
+    known = knowledge.memory.known and any(trial.levels for trial in knowledge.evidence)
+    return knowledge.tokens(setting) / each if known and each is not None else None
 
 
 def promising_level(knowledge: Knowledge, setting: Setting) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tuner.search.candidates import open_settings
 from tuner.search.knowledge import Knowledge, family_of, key_of
 from tuner.trial import Setting
@@ -41,15 +43,25 @@ def starting_setting(knowledge: Knowledge) -> Setting | None:
 
 
 def roomiest_safe_setting(knowledge: Knowledge) -> Setting | None:
-    """With the memory known and no rate: the most tokens that are safe, nothing else turned on."""
+    """With the memory known and no rate: the most tokens that are safe, nothing turned on but a smaller
+    dtype.
+
+    A smaller dtype is taken only where the plain pool could not hold all clients: else it buys nothing.
+    """
     plain = plain_setting(knowledge)
     floor = knowledge.options.least_survival
+    families = {family_of(replace(plain, kv_cache_dtype=dtype)) for dtype in knowledge.space.kv_cache_dtypes}
     safe = [
         setting
         for setting in open_settings(knowledge)
-        if family_of(setting) == family_of(plain) and knowledge.outlook(setting).survival >= floor
+        if family_of(setting) in families and knowledge.outlook(setting).survival >= floor
     ]
-    return max(safe, key=lambda setting: setting.mem_fraction_static or 0.0, default=None)
+    plain_safe = [setting for setting in safe if family_of(setting) == family_of(plain)]
+    roomiest = max(plain_safe, key=knowledge.tokens, default=None)
+    wanted = (knowledge.tokens_in_flight or 0.0) * knowledge.space.concurrency[1]
+    if roomiest is not None and knowledge.tokens(roomiest) >= wanted:
+        return roomiest
+    return max(safe, key=knowledge.tokens, default=None)
 
 
 def _is_open(setting: Setting, knowledge: Knowledge) -> bool:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from tuner.search.encoding import Asked, Encoding
 from tuner.search.points import Point
-from tuner.search.throughput import Effect, Throughput, rows_of
+from tuner.search.throughput import Effect, Rows, Throughput, rows_of
 
 Array = NDArray[np.float64]
 
@@ -42,8 +42,10 @@ class RateModel:
         tokens: Sequence[float],
         throughput: Throughput | None,
         effects: Sequence[Effect],
+        graph_batch: int,
     ) -> None:
         self.throughput = throughput
+        self._graph_batch = graph_batch
         self._encoding = encoding
         self._effects = tuple(effects)
         self._constant = float(np.mean([point.log_rate for point in points]))
@@ -56,6 +58,10 @@ class RateModel:
         with threadpool_limits(1):
             over, over_sd = self._process.predict(self._encoding(asked, tokens), return_std=True)
         return mean + np.asarray(over), np.hypot(mean_sd, np.asarray(over_sd))
+
+    def rows(self, asked: Asked, tokens: Sequence[float]) -> Rows:
+        """The pairs as the throughput curve takes them."""
+        return rows_of(asked, tokens, self._effects, self._graph_batch)
 
     def _fit(self, points: Sequence[Point], tokens: Sequence[float]) -> GaussianProcessRegressor:
         asked = [(point.setting, point.concurrency) for point in points]
@@ -74,7 +80,7 @@ class RateModel:
     def _mean(self, asked: Asked, tokens: Sequence[float]) -> tuple[Array, Array]:
         if self.throughput is None:
             return np.full(len(asked), self._constant), np.zeros(len(asked))
-        return self.throughput.log_rate(rows_of(asked, tokens, self._effects))
+        return self.throughput.log_rate(self.rows(asked, tokens))
 
 
 def _kernel(size: int, *, bare: bool) -> object:

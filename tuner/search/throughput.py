@@ -1,7 +1,8 @@
 """The physical mean of the rate: decode steps that cost a + c * n, and a pool that bounds n.
 
     running  n = soft minimum of (concurrency, usable * tokens / tokens in flight each, max running requests)
-    rate     R = n / (A + C * n)
+    rate     R = n / (A + C * n), the denominator times an eager factor where n exceeds the largest decode
+    graph
 A and C are effective: the prefill that falls between decode steps is a cost per output token and adds to C.
 They, the tokens in flight and the effects of dtype, HiCache and further flags are fitted to the measured
 levels, with priors where the levels are silent (A / C near 140: 52 ms and 0.363 ms on 8 x RTX PRO 6000).
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
+from scipy.special import expit
 
 from tuner.search.points import Point
 from tuner.space import ELEMENT_BYTES, Space
@@ -32,6 +34,11 @@ MISFIT_LOG_SD = 0.02
 SMALLER_DTYPE_LOG_COST = -0.08
 SMALLER_DTYPE_LOG_SD = 0.12
 """A smaller KV element shortens the reading of the cache, but a decode step is more than that."""
+EAGER_LOG_COST = 0.25
+EAGER_LOG_SD = 0.2
+"""A decode step without a graph takes longer; how much is the build's and the GPU's affair."""
+EAGER_WIDTH = 0.04
+"""Share of the largest graph batch over which running requests, which vary, pass from graph to eager."""
 FLAG_LOG_SD = 0.06
 IN_FLIGHT_LOG_SD = 0.05
 UNKNOWN_IN_FLIGHT = 2000.0
@@ -56,6 +63,8 @@ class Rows:
     concurrency: Array
     tokens: Array
     most_running: Array
+    graph_batch: float
+    """Above this many running requests there is no decode graph."""
     smaller: Array
     """1 - element bytes / 2: how much smaller than bfloat16 a KV element is."""
     effects: Array
@@ -74,12 +83,18 @@ def effects_of(space: Space, hicache: tuple[float, float]) -> tuple[Effect, ...]
     return tuple(found)
 
 
-def rows_of(asked: Sequence[tuple[Setting, int]], tokens: Sequence[float], effects: Sequence[Effect]) -> Rows:
+def rows_of(
+    asked: Sequence[tuple[Setting, int]],
+    tokens: Sequence[float],
+    effects: Sequence[Effect],
+    graph_batch: int,
+) -> Rows:
     """Columns for (setting, concurrency) pairs; `tokens` are the capacities that go with them."""
     return Rows(
         concurrency=np.array([float(concurrency) for _, concurrency in asked]),
         tokens=np.array(tokens, dtype=float),
         most_running=np.array([_most_running(setting) for setting, _ in asked]),
+        graph_batch=float(graph_batch),
         smaller=np.array([1 - ELEMENT_BYTES[setting.kv_cache_dtype] / 2 for setting, _ in asked]),
         effects=np.array([[_has(setting, effect) for effect in effects] for setting, _ in asked]).reshape(
             len(asked), len(effects)
@@ -141,18 +156,21 @@ def _running(parameters: Array, rows: Rows) -> Array:
 def _log_rate(parameters: Array, rows: Rows) -> Array:
     running = _running(parameters, rows)
     per_request_s = np.exp(parameters[1] + parameters[3] * rows.smaller)
+    eager = expit((running / rows.graph_batch - 1) / EAGER_WIDTH)
     curve = np.log(running) - np.log(np.exp(parameters[0]) + per_request_s * running)
-    return np.asarray(curve + rows.effects @ parameters[4:])
+    return np.asarray(curve - parameters[4] * eager + rows.effects @ parameters[5:])
 
 
 def fit_throughput(
     points: Sequence[Point],
     tokens: Sequence[float],
     effects: Sequence[Effect],
+    *,
+    graph_batch: int,
     tokens_in_flight: float | None,
 ) -> Throughput:
     """Fit the curve to measured points whose capacities are `tokens`; with few points the priors speak."""
-    rows = rows_of([(point.setting, point.concurrency) for point in points], tokens, effects)
+    rows = rows_of([(point.setting, point.concurrency) for point in points], tokens, effects, graph_batch)
     observed = np.array([point.log_rate for point in points])
     doubt = np.array([math.hypot(point.log_sd, MISFIT_LOG_SD) for point in points])
     prior_mean, prior_sd = _parameter_priors(points, observed, effects, tokens_in_flight)
@@ -176,8 +194,8 @@ def _parameter_priors(
     middle = points[len(points) // 2]
     running = middle.level.running_requests or float(middle.concurrency)
     log_c = math.log(running / (A_OVER_C + running)) - float(observed[len(points) // 2])
-    mean = [log_c + math.log(A_OVER_C), log_c, math.log(in_flight), SMALLER_DTYPE_LOG_COST]
-    sd = [3.0, 3.0, in_flight_sd, SMALLER_DTYPE_LOG_SD]
+    mean = [log_c + math.log(A_OVER_C), log_c, math.log(in_flight), SMALLER_DTYPE_LOG_COST, EAGER_LOG_COST]
+    sd = [3.0, 3.0, in_flight_sd, SMALLER_DTYPE_LOG_SD, EAGER_LOG_SD]
     mean += [effect.prior_mean for effect in effects]
     sd += [effect.prior_sd for effect in effects]
     return np.array(mean), np.array(sd)
