@@ -176,12 +176,13 @@ class RadixCache:
         if self._host is not None and self._host.write_policy == "write_back" and not node.on_host:
             self._back_up(node)
         node.on_device = False
+        parent = node.parent
         if node.on_host:
             self._offer_host(node)
         else:
             self._remove(node)
-        if node.parent is not None:
-            self._offer_device(node.parent)
+        if parent is not None:
+            self._offer_device(parent)
 
     def _remove(self, node: Node) -> None:
         """Take a node out of the tree, with the host-only nodes below it, which are out of reach now."""
