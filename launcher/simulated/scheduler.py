@@ -172,6 +172,8 @@ class Scheduler:
 
     def finish_prefill(self, batch: PrefillBatch) -> None:
         """The step is done: its requests have their first token and join the running batch."""
+        if not self.running:
+            self._full = False  # an empty running batch is replaced by the new one, which is not full
         for live in batch.complete:
             live.path = self.cache.insert(live.fresh, live.path)
             inserted = sum(tokens for _, tokens in live.fresh)
