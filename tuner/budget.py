@@ -16,8 +16,8 @@ LEVELS_PER_BUDGET = 24
 """A level may take this fraction of the budget at most: 8-14 starts of about three levels fit then."""
 
 _UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+")
-_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])", re.ASCII)
 
 
 def parse_duration(text: str, key: str = "budget") -> float:

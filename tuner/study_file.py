@@ -70,9 +70,7 @@ class SpaceSpec(BaseModel):
     kv_cache_dtype: Annotated[tuple[str, ...], BeforeValidator(_many)] = Field(
         default=("bfloat16",), alias="kv-cache-dtype"
     )
-    hicache_size: Annotated[tuple[int, ...], BeforeValidator(_whole_gb)] = Field(
-        default=(0,), alias="hicache-size"
-    )
+    hicache_size: Annotated[tuple[int, ...], BeforeValidator(_whole_gb)] = Field(default=(0,), alias="hicache-size")
     concurrency: Annotated[tuple[int, int] | int, BeforeValidator(_bounds)] = (8, 256)
 
     def build(self) -> Space:
@@ -110,7 +108,7 @@ class Study(_Section):
     engine: Literal["real", "simulated"] = "real"
     preset: str = DEFAULT_PRESET
     """The simulated box and model: a shipped name or a YAML file."""
-    clock_speed: float = Field(default=1.0, gt=0)
+    clock_speed: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Study seconds per wall second; above 1 only for the simulated engine."""
     flags: Mapping[str, FlagValue] = Field(default_factory=dict)
     """SGLang flags that stay as they are, by their names with dashes."""
@@ -121,7 +119,7 @@ class Study(_Section):
     slo: Slo = Slo()
     gpus: tuple[int, ...] | None = None
     """Indices of the GPUs to use; None: all."""
-    budget: Annotated[float, BeforeValidator(_seconds)] = Field(default=7_200.0, gt=0)
+    budget: Annotated[float, BeforeValidator(_seconds)] = Field(default=7_200.0, gt=0, allow_inf_nan=False)
     """Study seconds."""
     max_trials: int | None = Field(default=None, ge=1)
     max_crashes: int | None = Field(default=None, ge=1)

@@ -86,9 +86,7 @@ class FakeTestbed:
         self.running = True
         ready_s = None if told else self.start_s
         memory = MemorySeen(before_weights_gib=94.07, weights_gib=72.37, capacity_tokens=159_195)
-        return Started(
-            Timeline(memory=memory, ready_s=ready_s), told, clean_slate_s=5.0, start_s=self.start_s
-        )
+        return Started(Timeline(memory=memory, ready_s=ready_s), told, clean_slate_s=5.0, start_s=self.start_s)
 
     async def measure(self, concurrency: int, limits: LevelLimits) -> LevelResult | Failure:
         assert self.running

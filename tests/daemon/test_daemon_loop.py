@@ -87,9 +87,7 @@ async def test_infrastructure_that_stays_broken_ends_the_study_with_the_machines
 
 
 async def test_a_wrong_command_line_ends_at_once_as_usage(study, oom):
-    study.testbed.starts = [
-        replace(oom, kind=Kind.MODEL_NOT_FOUND, culprit=Culprit.UNKNOWN, sentence="no model")
-    ]
+    study.testbed.starts = [replace(oom, kind=Kind.MODEL_NOT_FOUND, culprit=Culprit.UNKNOWN, sentence="no model")]
     ending = await study.daemon().run()
     assert (ending.code, ending.sentence) == (exits.USAGE, "no model")
     assert study.testbed.log == ["start 0.85", "stop"]
@@ -117,9 +115,7 @@ async def test_a_stranger_who_stays_ends_the_study_on_time(study):
     assert study.clock.now_s() <= 7_200.0
 
 
-@pytest.mark.parametrize(
-    ("limits", "trials"), [(Limits(max_trials=2), 2), (Limits(max_crashes=1), 1), (Limits(), 3)]
-)
+@pytest.mark.parametrize(("limits", "trials"), [(Limits(max_trials=2), 2), (Limits(max_crashes=1), 1), (Limits(), 3)])
 async def test_other_ends_than_the_budget(study, oom, limits, trials):
     study.testbed.levels[32] = oom
     study.limits = limits

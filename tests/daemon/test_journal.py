@@ -87,9 +87,7 @@ def begin(journal, level_results, *, fraction=0.88):
     proposal = Proposal(Setting(fraction, "bfloat16"), (16, 32), Purpose.EXPLORE, "because", 800.0)
     trial_id = journal.begin_trial(proposal, 7_000.0)
     start_id = journal.begin_start(trial_id)
-    timeline = Timeline(
-        (StageSpan(Stage.WEIGHTS, 1.0, None),), MemorySeen(capacity_tokens=159_195), ready_s=3.0
-    )
+    timeline = Timeline((StageSpan(Stage.WEIGHTS, 1.0, None),), MemorySeen(capacity_tokens=159_195), ready_s=3.0)
     journal.end_start(start_id, timeline, 5.0, 300.0)
     for result in level_results:
         journal.end_level(journal.begin_level(trial_id, start_id, result.concurrency), result)
@@ -124,9 +122,7 @@ def test_a_server_is_remembered_until_its_end_is_proved(journal, record):
     assert journal.left_servers() == ()
 
 
-@pytest.mark.parametrize(
-    "damage", ["garbage in the log", "cut log", "overwritten tail", "cut database", "emptied"]
-)
+@pytest.mark.parametrize("damage", ["garbage in the log", "cut log", "overwritten tail", "cut database", "emptied"])
 def test_a_damaged_tail_loses_no_finished_level(journal, some_level, damage):
     begin(journal, [some_level])
     journal.decide("level", "something written after the last level")

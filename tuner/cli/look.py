@@ -103,9 +103,7 @@ def compare(studies: tuple[str, ...]) -> None:
         if best is not None:
             rate = rate_words(best.completion_rate) + label(view)
             answer = (setting_words(best.setting), str(best.concurrency), rate)
-        table.add_row(
-            view.study_id, view.sglang_version or "?", _gpus(view), str(view.asked.get("workload")), *answer
-        )
+        table.add_row(view.study_id, view.sglang_version or "?", _gpus(view), str(view.asked.get("workload")), *answer)
     console().print(table)
     for difference in _differences(views):
         print(difference, file=sys.stderr)
@@ -126,9 +124,7 @@ def _now(view: StudyView) -> list[tuple[str, str]]:
         lines.append(("stage", f"{view.stage.name}{at} {view.stage.detail}".rstrip()))
     if view.trials:
         last = view.trials[-1]
-        lines.append(
-            ("trial", f"{last.trial_id}: {setting_words(last.proposal.setting)} ({last.state.value})")
-        )
+        lines.append(("trial", f"{last.trial_id}: {setting_words(last.proposal.setting)} ({last.state.value})"))
     if view.incumbent is not None:
         lines.append(("best", best_words(view.incumbent)))
     if view.last_failure is not None:
@@ -170,9 +166,7 @@ def _differences(views: list[StudyView]) -> list[str]:
         "workloads": {str(view.asked.get("workload")) for view in views},
         "engines (real and simulated)": {view.simulated for view in views},
     }
-    return [
-        f"not comparable: the studies have different {what}" for what, kinds in told.items() if len(kinds) > 1
-    ]
+    return [f"not comparable: the studies have different {what}" for what, kinds in told.items() if len(kinds) > 1]
 
 
 def _print_json(value: object) -> None:

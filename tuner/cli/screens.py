@@ -67,9 +67,7 @@ def _shown(log_json: bool) -> Screen:
 
 
 def _log_writer(directory: Path) -> Callable[[str], None]:
-    handler = _QuietHandler(
-        directory / LOG, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True
-    )
+    handler = _QuietHandler(directory / LOG, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger = logging.getLogger(f"kvtune.{directory.name}")
     logger.propagate = False

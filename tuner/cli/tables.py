@@ -41,9 +41,7 @@ def studies_table(views: list[StudyView]) -> None:
         begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(view.created_unix_s))
         spent = f"{words(view.spent_s)} of {words(view.budget_s)}"
         model = view.model_path
-        table.add_row(
-            view.study_id, view.state.value, spent, str(len(view.trials)), best + label(view), model, begun
-        )
+        table.add_row(view.study_id, view.state.value, spent, str(len(view.trials)), best + label(view), model, begun)
     console().print(table)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from launcher.cleanslate import Baseline, take_baseline
 from launcher.clock import WallClock
 from launcher.errors import MachineError
 from launcher.gpus import GpuReader, GpuSample
@@ -56,9 +57,7 @@ class World:
     workload: Workload
 
 
-async def run_study(
-    directory: Path, screen: Screen, interrupts: Interrupts, *, serve_best: bool = False
-) -> Ending:
+async def run_study(directory: Path, screen: Screen, interrupts: Interrupts, *, serve_best: bool = False) -> Ending:
     """Work on the study in `directory` until it ends. What is in the way is an exception, one sentence."""
     with _locked(directory / LOCK, f"study {directory.name}"), interrupts.installed():
         journal = Journal(directory)
@@ -90,6 +89,7 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
             token=journal.fact("token"),
             clock=clock,
             observer=scribe,
+            baseline=_baseline(journal, world),
         )
         publisher = Publisher(journal, searcher, scribe, Path(study.output))
         bench = Bench(journal, searcher, testbed, budget, clock, scribe, interrupts, publisher)
@@ -123,6 +123,16 @@ def _prepare_simulated(study: Study, gpu_state: Path) -> None:
     from launcher.simulated.presets import load_preset
 
     prepare_gpu_state(gpu_state, load_preset(study.preset))
+
+
+def _baseline(journal: Journal, world: World) -> Baseline:
+    """The machine before the study's first start; a resumed study must get back to that, not to what it finds."""
+    known = journal.fact("baseline")
+    if known is not None:
+        return from_json_value(Baseline, known)
+    baseline = take_baseline(world.gpus, world.study.gpus)
+    journal.set_fact("baseline", baseline)
+    return baseline
 
 
 async def reap_left(journal: Journal, clock: WallClock, scribe: Scribe) -> None:

@@ -76,9 +76,7 @@ class Interrupts:
         with contextlib.suppress(StopNow):
             await self.guard(clock.sleep(seconds), clock, math.inf, at_once=True)
 
-    async def guard(
-        self, doing: Coroutine[Any, Any, T], clock: Clock, limit_s: float, *, at_once: bool = False
-    ) -> T:
+    async def guard(self, doing: Coroutine[Any, Any, T], clock: Clock, limit_s: float, *, at_once: bool = False) -> T:
         """Await `doing`; cancel it when the user stops now (`at_once`: stops at all), or after `limit_s`.
 
         Raises StopNow or OutOfTime once the cancelled work has ended.

@@ -114,9 +114,7 @@ class TrialRun:
         bench = self.bench
         started = await self._start()
         await bench.persist(
-            lambda: bench.journal.end_start(
-                start_id, started.timeline, started.clean_slate_s, started.start_s
-            )
+            lambda: bench.journal.end_start(start_id, started.timeline, started.clean_slate_s, started.start_s)
         )
         failure = started.failure
         if failure is None and self.trial.proposal.purpose is not Purpose.PROBE:
@@ -133,12 +131,8 @@ class TrialRun:
         while True:
             bench.scribe.on_stage("starting", expected_s=proposal.expected_s)
             try:
-                starting = bench.testbed.start(
-                    proposal.setting, dummy_weights=proposal.purpose is Purpose.PROBE
-                )
-                return await bench.interrupts.guard(
-                    starting, bench.clock, bench.budget.usable_s, at_once=True
-                )
+                starting = bench.testbed.start(proposal.setting, dummy_weights=proposal.purpose is Purpose.PROBE)
+                return await bench.interrupts.guard(starting, bench.clock, bench.budget.usable_s, at_once=True)
             except CleanSlateError as error:
                 # Not the configuration's fault, and not ours to end: the budget runs, the trial waits.
                 bench.scribe.on_stage(f"paused: {error}")
@@ -173,9 +167,7 @@ class TrialRun:
         bench, trial = self.bench, self.trial
         bench.scribe.at(TrialNow(trial.trial_id, trial.proposal, len(self.levels)), concurrency)
         limits = self._limits()
-        level_id = await bench.persist(
-            lambda: bench.journal.begin_level(trial.trial_id, start_id, concurrency)
-        )
+        level_id = await bench.persist(lambda: bench.journal.begin_level(trial.trial_id, start_id, concurrency))
         bench.scribe.on_stage("measuring", expected_s=limits.budget_s)
         measuring = bench.testbed.measure(concurrency, limits)
         outcome = await bench.interrupts.guard(measuring, bench.clock, bench.budget.remaining_s)

@@ -53,9 +53,7 @@ def read_answer(directory: Path) -> Answer:
     """The answer of a study as it stands. Raises NothingFeasible when nothing was measured."""
     view = read_study(directory)
     if view.incumbent is None or view.export_setting is None:
-        raise NothingFeasible(
-            f"study {view.study_id}: nothing was measured yet, so there is nothing to export"
-        )
+        raise NothingFeasible(f"study {view.study_id}: nothing was measured yet, so there is nothing to export")
     study = build_study(view.asked, view.study_id)
     build = from_json_value(SglangBuild, view.build)
     # Secrets stay out of every export; a pinned API key has to be given again where the answer is used.
@@ -139,9 +137,7 @@ def _measured(level: LevelResult | None) -> str:
     if level is None:
         return ""
     usage = "" if level.token_usage_share is None else f", token usage {level.token_usage_share:.2f}"
-    return (
-        f", measured over {level.measured_s:.0f} s with {level.finished_requests} finished responses{usage}"
-    )
+    return f", measured over {level.measured_s:.0f} s with {level.finished_requests} finished responses{usage}"
 
 
 def _margin(answer: Answer) -> list[str]:
@@ -152,9 +148,7 @@ def _margin(answer: Answer) -> list[str]:
     if exported is None or measured is None:
         return []
     if exported < measured:
-        return [
-            f"Safety margin: mem-fraction-static {measured:g} was measured and lowered to {exported:g}{seen}."
-        ]
+        return [f"Safety margin: mem-fraction-static {measured:g} was measured and lowered to {exported:g}{seen}."]
     return [f"Safety margin: mem-fraction-static {exported:g} needed no lowering{seen}."]
 
 

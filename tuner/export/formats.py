@@ -46,9 +46,7 @@ def _command(answer: Answer) -> str:
     env, secrets = _environment(answer)
     assigned = [f"{name}={shlex.quote(value)}" for name, value in env.items()]
     given = [f"# set {name} yourself: its value is a secret and is not exported\n" for name in secrets]
-    words = " \\\n    ".join(
-        [" ".join([*assigned, shlex.join(answer.view.environment.command)]), *_pairs(answer)]
-    )
+    words = " \\\n    ".join([" ".join([*assigned, shlex.join(answer.view.environment.command)]), *_pairs(answer)])
     return _comments(answer) + "".join(given) + words + "\n"
 
 

@@ -51,9 +51,7 @@ def explained(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError as error:
         raise DiskFull(f"{path}: the journal cannot be written ({error}); is the disk full?") from error
     except OSError as error:
-        raise DiskFull(
-            f"{path}: the journal cannot be written ({error.strerror}); is the disk full?"
-        ) from error
+        raise DiskFull(f"{path}: the journal cannot be written ({error.strerror}); is the disk full?") from error
     except sqlite3.DatabaseError as error:
         raise JournalError(f"{path}: the journal is damaged ({error})") from error
 

@@ -67,8 +67,6 @@ def find_study(name: str | None) -> Path:
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise StudyFileError(
-            f"study {name!r}: fits {', '.join(path.name for path in fitting)}; write more of it"
-        )
+        raise StudyFileError(f"study {name!r}: fits {', '.join(path.name for path in fitting)}; write more of it")
     known = ", ".join(path.name for path in studies[-5:]) or "none yet"
     raise StudyFileError(f"study {name or ''!r}: there is no such study in {home()}; known are: {known}")

@@ -71,17 +71,14 @@ class Journal:
         )
 
     def add_sample(self, trial_id: int | None, gauges: Mapping[str, float | int | None]) -> None:
-        self._run(
-            "INSERT INTO samples VALUES (?, ?, ?)", (self._now_unix_s(), trial_id, encode(dict(gauges)))
-        )
+        self._run("INSERT INTO samples VALUES (?, ?, ?)", (self._now_unix_s(), trial_id, encode(dict(gauges))))
 
     # Runs of the daemon, and what they spent
 
     def begin_run(self, process: ProcessId) -> None:
         now = self._now_unix_s()
         self._run_id = self._run(
-            "INSERT INTO runs (pid, process_start_s, began_unix_s, seen_unix_s, spent_s)"
-            " VALUES (?, ?, ?, ?, 0)",
+            "INSERT INTO runs (pid, process_start_s, began_unix_s, seen_unix_s, spent_s) VALUES (?, ?, ?, ?, 0)",
             (process.pid, process.start_time, now, now),
         )
 
@@ -120,13 +117,9 @@ class Journal:
 
     def begin_start(self, trial_id: int) -> int:
         """A start is about to be made; its start_id."""
-        return self._run(
-            "INSERT INTO starts (trial_id, began_unix_s) VALUES (?, ?)", (trial_id, self._now_unix_s())
-        )
+        return self._run("INSERT INTO starts (trial_id, began_unix_s) VALUES (?, ?)", (trial_id, self._now_unix_s()))
 
-    def end_start(
-        self, start_id: int, timeline: Timeline | None, clean_slate_s: float, start_s: float
-    ) -> None:
+    def end_start(self, start_id: int, timeline: Timeline | None, clean_slate_s: float, start_s: float) -> None:
         told = None if timeline is None else encode(timeline)
         self._run(
             "UPDATE starts SET timeline = ?, clean_slate_s = ?, start_s = ? WHERE start_id = ?",

@@ -76,9 +76,7 @@ def migrate(connection: sqlite3.Connection) -> None:
     """Bring the journal to the present schema, each step in a transaction of its own."""
     version = version_of(connection)
     for step in range(version + 1, VERSION + 1):
-        connection.executescript(
-            f"BEGIN IMMEDIATE; {_MIGRATIONS[step]} PRAGMA user_version = {step}; COMMIT;"
-        )
+        connection.executescript(f"BEGIN IMMEDIATE; {_MIGRATIONS[step]} PRAGMA user_version = {step}; COMMIT;")
 
 
 def version_of(connection: sqlite3.Connection) -> int:

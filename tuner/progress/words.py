@@ -26,9 +26,7 @@ def rate_words(rate: Interval) -> str:
 
 
 def best_words(best: Incumbent) -> str:
-    return (
-        f"{setting_words(best.setting)} at concurrency {best.concurrency}: {rate_words(best.completion_rate)}"
-    )
+    return f"{setting_words(best.setting)} at concurrency {best.concurrency}: {rate_words(best.completion_rate)}"
 
 
 def level_words(level: LevelResult) -> str:

@@ -1,0 +1,162 @@
+"""The study file and durations: what is right is taken as it is, what is wrong is one sentence with the cure."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.budget import Budget, parse_duration, words
+from tuner.errors import StudyFileError
+from tuner.study_file import Study, build_study, read_study_file
+from tuner.trial import Setting
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("2h", 7_200), ("10m", 600), ("90s", 90), ("1h30m", 5_400), ("1.5h", 5_400), (" 1H 5M ", 3_900), ("1d", 86_400)],
+)
+def test_durations(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["2x", "", "h", "-1h", "2", "0s", "2h!", "1h-5m", "nan", "١h"])
+def test_what_is_no_duration_is_refused_with_an_example(text):
+    with pytest.raises(StudyFileError, match="write it like 2h"):
+        parse_duration(text)
+
+
+@given(st.floats(0, 1e6))
+def test_words_are_short_and_never_negative(seconds):
+    assert len(words(seconds)) <= 14
+    assert not words(seconds).startswith("-")
+
+
+def test_a_budget_alone_is_a_study_on_the_simulated_engine():
+    study = build_study({"budget": "2h"})
+    assert study.simulated
+    assert study.budget == 7_200.0
+    assert study.clock_speed == 60.0
+
+
+def test_a_model_alone_is_a_study_of_a_real_server():
+    study = build_study({"model": "/models/x"})
+    assert not study.simulated
+    assert study.clock_speed == 1.0
+    assert study.command == ("python", "-m", "sglang.launch_server")
+
+
+FULL = """
+model: /models/kimi
+command: /opt/sglang/bin/python -m sglang.launch_server
+flags: {tp-size: 8, trust-remote-code: true, cuda-graph-bs: [1, 2]}
+env: {NCCL_DEBUG: WARN}
+space:
+  mem-fraction-static: [0.85, 0.93]
+  kv-cache-dtype: [bfloat16, fp8_e4m3]
+  hicache-size: [off, 20, 60]
+  concurrency: [16, 192]
+  chunked-prefill-size: [8192, 16384]
+workload: random:in=1000,out=500
+slo: {ttft_p95_s: 5}
+gpus: [0, 1]
+budget: 8h
+max_trials: 12
+until_gain_below: 0.01
+"""
+
+
+def test_a_whole_file_becomes_a_space_a_launch_and_survives_the_journal(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(FULL)
+    study = read_study_file(path)
+    space = study.space.build()
+    assert space.hicache_sizes_gb == (0, 20, 60)
+    assert space.further == {"chunked-prefill-size": (8192, 16384)}
+    assert study.server_env() == {"NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0,1"}
+    config = study.server_config(Setting(0.88, "bfloat16", 20, {"chunked-prefill-size": 8192}))
+    assert config.tp_size == 8
+    assert config.flags["chunked-prefill-size"] == 8192
+    assert config.flags["trust-remote-code"] is True
+    again = build_study(study.model_dump(mode="json", by_alias=True))
+    assert again == study
+    assert again.space.build() == space
+
+
+def test_the_command_line_wins_over_the_file(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(FULL)
+    assert read_study_file(path, {"budget": "1h"}).budget == 3_600.0
+
+
+WRONG = [
+    ("budgt: 2h", "budgt: unknown key; did you mean 'budget'?"),
+    ("max-trials: 3", "did you mean 'max_trials'?"),
+    ("slo: {ttft_p95: 3}", "slo.ttft_p95: unknown key; did you mean 'ttft_p95_s'?"),
+    ("budget: 2x", "budget: '2x' is not a duration"),
+    ("space: {mem_fraction_static: 0.9}", "did you mean 'mem-fraction-static'?"),
+    ("space: {mem-fraction-statc: 0.9}", "did you mean 'mem-fraction-static'?"),
+    ("space: {max_total_tokens: [1]}", "use max-total-tokens"),
+    ("space: {mem-fraction-static: [0.9, 0.8]}", "the lower first"),
+    ("space: {kv-cache-dtype: [auto]}", "auto"),
+    ("model: m\nflags: {tp_size: 8}", "flags: tp_size: SGLang's flags are written with dashes inside; use tp-size"),
+    ("model: m\nflags: {mem-fraction-static: 0.9}", "put its value under `space:` instead"),
+    ("model: m\nclock_speed: 60", "only the simulated engine"),
+    ("command: python -m sglang.launch_server", "model: is missing"),
+    ("max_trials: 0", "max_trials: 0: input should be greater than or equal to 1"),
+    ("model: ${KVTUNE_NOT_SET}", "the environment has no KVTUNE_NOT_SET"),
+    ("- a list", "must be a mapping"),
+    ("a: [", "is not YAML"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), WRONG)
+def test_what_is_wrong_is_said_with_file_key_and_cure(tmp_path, text, sentence):
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(StudyFileError) as error:
+        read_study_file(path)
+    assert sentence in str(error.value)
+    assert str(error.value).startswith(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_a_sentence(tmp_path):
+    with pytest.raises(StudyFileError, match="cannot be read"):
+        read_study_file(tmp_path / "study.yaml")
+
+
+scalars = st.none() | st.booleans() | st.floats() | st.text()
+
+
+@given(st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_no_yaml_whatever_ends_in_a_traceback(value):
+    raw = {"space": value, "budget": value} if not isinstance(value, dict) else value
+    with contextlib.suppress(StudyFileError):
+        build_study(raw)
+
+
+def test_the_examples_are_studies(monkeypatch):
+    from pathlib import Path
+
+    monkeypatch.setenv("KVTUNE_TINY_LLAMA", "/m")
+    monkeypatch.setenv("KVTUNE_SGLANG_PYTHON", "/python")
+    examples = Path(__file__).parents[2] / "examples"
+    for path in sorted(examples.glob("*.yaml")):
+        if "engine:" in path.read_text() or "command:" in path.read_text():
+            assert isinstance(read_study_file(path), Study), path
+            yaml.safe_load(path.read_text())
+
+
+def test_a_budget_counts_what_earlier_runs_spent_and_not_what_the_user_paused(study):
+    clock = study.clock
+    budget = Budget(7_200.0, 1_000.0, clock, clock.now_s())
+    clock._now_s += 500.0
+    budget.paused_s += 200.0
+    assert budget.spent_s == 1_300.0
+    assert budget.remaining_s == 5_900.0
+    assert budget.level_s() == 300.0
+    assert Budget(120.0, 100.0, clock, clock.now_s()).level_s() == 8.0
