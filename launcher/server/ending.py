@@ -9,6 +9,7 @@ and nobody listens on the port.
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import subprocess
 
@@ -44,7 +45,7 @@ async def end(
     gone = False
     if graceful:
         await asyncio.to_thread(_terminate, record, family)
-        gone = await _wait_gone(record, child, Deadline(clock, limits.term_s), clock)
+        gone = await _wait_gone(record, child, Deadline(clock, limits.term_s), clock, limits.straggler_s)
     killed = not gone
     if killed:
         gone = await _kill_until_gone(record, child, Deadline(clock, limits.kill_s), clock)
@@ -83,19 +84,25 @@ def _terminate(record: ServerRecord, family: tuple[Process, ...]) -> None:
 
 
 async def _wait_gone(
-    record: ServerRecord, child: subprocess.Popen[bytes] | None, deadline: Deadline, clock: Clock
+    record: ServerRecord,
+    child: subprocess.Popen[bytes] | None,
+    deadline: Deadline,
+    clock: Clock,
+    straggler_s: float = math.inf,
 ) -> bool:
-    """Wait until nothing of the launch is left. First what is known, which is cheap; then the whole process
-    table."""
-    while not deadline.passed:
+    """Wait until nothing of the launch is left; for those that outlive the launcher not longer than `straggler_s`.
+
+    First what is known is looked at, which is cheap; then the whole process table.
+    """
+    alone: Deadline | None = None
+    while not deadline.passed and not (alone is not None and alone.passed):
         if child is not None:
             child.poll()
-        if all(is_gone(process) for process in (record.root, *record.children)):
-            if not await asyncio.to_thread(read_family, record):
-                return True
-            await asyncio.sleep(0.2)
-        else:
-            await asyncio.sleep(pause_s(clock))
+        if is_gone(record.root) and alone is None:
+            alone = Deadline(clock, straggler_s)
+        if all(map(is_gone, (record.root, *record.children))) and not await asyncio.to_thread(read_family, record):
+            return True
+        await asyncio.sleep(pause_s(clock))
     return not await asyncio.to_thread(read_family, record)
 
 

@@ -52,18 +52,12 @@ async def launch(request: LaunchRequest, clock: Clock) -> Server:
     is held or the process cannot be made.
     """
     child, record = await asyncio.to_thread(_start, request)
-    return Server(
-        request.config, record, child, request.log_path, clock, api_key=_api_key(request), gpus=request.gpus
-    )
+    return Server(request.config, record, child, request.log_path, clock, api_key=_api_key(request), gpus=request.gpus)
 
 
 def words_of(request: LaunchRequest) -> tuple[str, ...]:
     """The words of the process, wrapper and all; redact them before they are shown."""
-    host = (
-        ()
-        if "host" in request.config.flags or flag_value(request.command, "host")
-        else ("--host", LOCAL_HOST)
-    )
+    host = () if "host" in request.config.flags or flag_value(request.command, "host") else ("--host", LOCAL_HOST)
     argv = (*to_argv(request.config, request.build), *host, "--port", str(request.port))
     return compose(request.command, argv, _added(request))
 

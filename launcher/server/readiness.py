@@ -114,9 +114,7 @@ async def _fail_if_bind_failed(server: Server) -> None:
     if not server.log.says(BIND_FAILED):
         return
     holders = [found.describe() for found in await asyncio.to_thread(_listeners, server.record.port)]
-    raise StartFailed(
-        server.judge(Circumstances(port_holder=" and ".join(holders) or "a process that has gone"))
-    )
+    raise StartFailed(server.judge(Circumstances(port_holder=" and ".join(holders) or "a process that has gone")))
 
 
 def _listeners(port: int) -> tuple[Listener, ...]:

@@ -72,6 +72,8 @@ class StopLimits:
     term_s: float = 45.0
     """From SIGTERM to SIGKILL: SGLang looks every 5 s, drains, and waits 15 s for pinned memory (0.5.14
     on)."""
+    straggler_s: float = 10.0
+    """For children that outlive the launcher: they were told to die with it, but tear down their memory first."""
     kill_s: float = 60.0
     """From SIGKILL to giving up: freeing pinned memory can hang in the kernel for tens of seconds."""
 
