@@ -85,6 +85,7 @@ def start_lines(
     yield from _host_pool(options, plan, times, wording)
     if plan.death is not None:
         return
+    yield Timed(times.http_s, _tree_cache_line(options), 0)
     yield from _serving(times)
 
 
@@ -262,6 +263,14 @@ def _host_pool(
                 f"{plan.host_gb:.2f} GB host memory."
             )
         yield Timed(times.host_pool_s, text, rank)
+
+
+def _tree_cache_line(options: EngineOptions) -> str:
+    kind = "HiRadixCache" if options.hicache_on else "ChunkCache" if options.disable_radix_cache else "RadixCache"
+    return (
+        f"Tree cache initialized: source=default impl={kind} hybrid_swa=False hybrid_ssm=False "
+        f"hierarchical={options.hicache_on} streaming_wrapped=False"
+    )
 
 
 def _serving(times: StageTimes) -> Iterator[Timed]:

@@ -29,9 +29,7 @@ from launcher.simulated.faults import EngineFaults
 from launcher.simulated.presets import Preset, load_preset, with_overrides
 
 KIMI = load_preset("kimi-k2.5-8x-rtx-pro-6000")
-QUIET = with_overrides(
-    KIMI, {"noise.start_sd_share": 0, "noise.drift_sd_share": 0, "noise.transient_sd_share": 0}
-)
+QUIET = with_overrides(KIMI, {"noise.start_sd_share": 0, "noise.drift_sd_share": 0, "noise.transient_sd_share": 0})
 
 
 def engine(

@@ -118,16 +118,13 @@ def test_more_fraction_is_more_tokens_and_less_headroom(fraction: float, more: f
 
 @given(st.floats(0.46, 0.97))
 def test_fp8_holds_twice_as_many_tokens(fraction: float) -> None:
-    assert _qwen(fraction, "fp8_e4m3").capacity_tokens // 2 == pytest.approx(
-        _qwen(fraction).capacity_tokens, abs=1
-    )
+    assert _qwen(fraction, "fp8_e4m3").capacity_tokens // 2 == pytest.approx(_qwen(fraction).capacity_tokens, abs=1)
 
 
 def test_mla_is_not_divided_by_the_ranks_and_mha_is() -> None:
     llama = load_preset("llama-70b-8x-h100")
     plans = {
-        size: plan_memory(llama, options_of(llama, ServerConfig("m", 0.9, flags={"tp-size": size})))
-        for size in (4, 8)
+        size: plan_memory(llama, options_of(llama, ServerConfig("m", 0.9, flags={"tp-size": size}))) for size in (4, 8)
     }
     assert plans[4].bytes_per_token == 2 * plans[8].bytes_per_token
     assert _kimi(0.88).bytes_per_token == 61 * 576 * 2

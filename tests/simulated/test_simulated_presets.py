@@ -35,7 +35,7 @@ def test_a_users_own_file_is_read(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="did you mean 'kimi-k2.5-8x-rtx-pro-6000'"):
+    with pytest.raises(UsageError, match=r"did you mean 'kimi-k2.5-8x-rtx-pro-6000'"):
         load_preset("kimi-k2.5")
 
 
@@ -71,7 +71,7 @@ def test_mha_needs_heads(tmp_path: Path) -> None:
 def test_what_is_not_a_mapping_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
-    with pytest.raises(UsageError, match="mine.yaml"):
+    with pytest.raises(UsageError, match=r"mine\.yaml"):
         load_preset(path)
 
 
