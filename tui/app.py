@@ -312,12 +312,7 @@ def header_row(app: KvtopApp, width: int) -> Row:
 def footer_row(app: KvtopApp, width: int) -> Row:
     pen = Pen(width).gap()
     if app.prompt is not None:
-        return (
-            pen.put("filter ", "dim")
-            .put(f"/{app.prompt}_", "strong")
-            .put("   Enter keeps, Esc drops", "dim")
-            .row()
-        )
+        return pen.put("filter ", "dim").put(f"/{app.prompt}_", "strong").put("   Enter keeps, Esc drops", "dim").row()
     for key, text in (("q", "quit"), ("?", "help"), ("p", "pause"), ("+-", "pace"), ("1-5", "panels"),
                       ("/", "filter"), ("s", "sort"), ("d", "diagnosis"), ("enter", "open")):  # fmt: skip
         pen.put(key, "key").put(f" {text}  ", "dim")

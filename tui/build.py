@@ -125,11 +125,7 @@ def usage_of(rank: RankSample) -> float | None:
     On hybrid models the gauge is that of the fullest pool and may exceed used / capacity: then it is the
     one that binds.
     """
-    exact = (
-        rank.used_tokens / rank.capacity_tokens
-        if rank.capacity_tokens and rank.used_tokens is not None
-        else None
-    )
+    exact = rank.used_tokens / rank.capacity_tokens if rank.capacity_tokens and rank.used_tokens is not None else None
     gauge = rank.token_usage_share
     if exact is None or gauge is None:
         return exact if gauge is None else gauge

@@ -19,6 +19,7 @@ from launcher.observe.sample import ServerSample
 from tui.discover import LocalServer
 from tui.frame import Frame, ServerReading
 from tui.settings import Settings
+from tuner.errors import TunerError
 
 if TYPE_CHECKING:
     from tuner.journal.view import StudyView
@@ -155,17 +156,22 @@ class StudyPoll:
         self._named = named
 
     def step(self) -> float:
-        # Late: a screen without a study needs no journal.
-        from tuner.errors import JournalError
-        from tuner.journal import find_running_studies, read_study
-
         try:
-            directory = self._named or next(iter(find_running_studies()), None)
-            self.view = read_study(directory) if directory else None
-            self.problem = None
-        except JournalError as error:
+            self.view, self.problem = self._read(), None
+        except TunerError as error:
             self.problem = str(error)
         return STUDY_EVERY_S if self.view is not None or self._named else DISCOVER_EVERY_S
+
+    def _read(self) -> StudyView | None:
+        # Late, and the reader later still: a machine on which no study runs needs no machinery of the journal.
+        from tuner.journal import find_running_studies
+
+        directory = self._named or next(iter(find_running_studies()), None)
+        if directory is None:
+            return None
+        from tuner.journal import read_study
+
+        return read_study(directory)
 
 
 class Collector:

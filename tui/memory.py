@@ -45,9 +45,7 @@ def _place(gpu: GpuSample, owners: dict[int, ServerReading | None]) -> int:
     return sorted(same).index(gpu.index)
 
 
-def _view(
-    gpu: GpuSample, owner: ServerReading | None, place: int, servers: Sequence[ServerReading]
-) -> GpuView:
+def _view(gpu: GpuSample, owner: ServerReading | None, place: int, servers: Sequence[ServerReading]) -> GpuView:
     known = {pid for server in servers for pid in server.pids}
     strangers = tuple((p.pid, p.used_bytes or 0, p.name) for p in gpu.processes if p.pid not in known)
     tenant = None

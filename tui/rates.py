@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher.observe.sample import Histogram, ServerSample, Totals
 from tui.snapshot import Quantiles, Rates
@@ -34,8 +34,32 @@ class Mark:
     e2e: Histogram | None
 
 
+BORN_AT_ZERO = (
+    "generation_tokens",
+    "prompt_tokens",
+    "finished_requests",
+    "aborted_requests",
+    "retracted_requests",
+    "retracted_input_tokens",
+    "retracted_output_tokens",
+    "evicted_tokens",
+)
+"""Counters that every build with `realtime_tokens_total` (0.5.9 and later) has."""
+
+
 def mark_of(sample: ServerSample) -> Mark:
-    return Mark(sample.taken_s, sample.totals, sample.ttft, sample.itl, sample.e2e)
+    return Mark(sample.taken_s, with_unborn(sample.totals), sample.ttft, sample.itl, sample.e2e)
+
+
+def with_unborn(totals: Totals) -> Totals:
+    """SGLang's counters appear in /metrics with their first increment: until then they are zero, not unknown.
+
+    Only where the build is known to have them, which the presence of the decode counter proves.
+    """
+    if totals.decoded_tokens is None:
+        return totals
+    unborn = {name: 0.0 for name in BORN_AT_ZERO if getattr(totals, name) is None}
+    return replace(totals, **unborn) if unborn else totals
 
 
 def difference(old: float | None, new: float | None) -> float | None:

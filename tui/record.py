@@ -57,9 +57,7 @@ class Recorder:
         same = frame.study is not None and frame.study == self._study
         self._study = frame.study
         study = None if same else frame.study
-        self._line(
-            RecordedFrame(frame.taken_unix_s, frame.servers, frame.gpus, frame.gpu_problem, study, same)
-        )
+        self._line(RecordedFrame(frame.taken_unix_s, frame.servers, frame.gpus, frame.gpu_problem, study, same))
 
     def close(self) -> None:
         self._file.close()
@@ -159,8 +157,7 @@ def _time_of(line: bytes) -> float:
 
 
 def _plain(path: Path) -> IO[bytes]:
-    """The file itself, or a compressed one unpacked into a nameless temporary file (a cut end is forgiven).
-    """
+    """The file itself, or a compressed one unpacked into a nameless temporary file (a cut end is forgiven)."""
     try:
         if path.suffix != ".gz":
             return path.open("rb")

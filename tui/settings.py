@@ -74,9 +74,7 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise SettingsError(f"{path}: not valid TOML: {error}") from error
 
 
-def _apply_file(
-    settings: Settings, path: Path, values: Mapping[str, object], env: Mapping[str, str]
-) -> Settings:
+def _apply_file(settings: Settings, path: Path, values: Mapping[str, object], env: Mapping[str, str]) -> Settings:
     if "url" in values:
         urls = values["url"]
         listed = [urls] if isinstance(urls, str) else urls
@@ -84,20 +82,14 @@ def _apply_file(
             raise SettingsError(f"{path}: url: {urls!r} should be a URL or a list of URLs")
         settings = replace(settings, urls=tuple(checked_url(str(url), f"{path}: url") for url in listed))
     times = {
-        key: checked_seconds(values[key], f"{path}: {key}", key)
-        for key in ("interval_s", "window_s")
-        if key in values
+        key: checked_seconds(values[key], f"{path}: {key}", key) for key in ("interval_s", "window_s") if key in values
     }
     settings = replace(
         settings,
         interval_s=times.get("interval_s", settings.interval_s),
         window_s=times.get("window_s", settings.window_s),
     )
-    flags = {
-        key: _checked_bool(values[key], f"{path}: {key}")
-        for key in ("ascii", "color", "gpu")
-        if key in values
-    }
+    flags = {key: _checked_bool(values[key], f"{path}: {key}") for key in ("ascii", "color", "gpu") if key in values}
     settings = replace(
         settings,
         ascii=flags.get("ascii", settings.ascii),

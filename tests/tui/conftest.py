@@ -37,10 +37,7 @@ BOUNDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, math.inf)
 def histogram(count: float, median_s: float) -> Histogram:
     """Observations spread over three buckets around the median."""
     place = next(i for i, bound in enumerate(BOUNDS) if bound >= median_s)
-    shares = [
-        0.0 if i < place else 0.7 if i == place else 0.96 if i == place + 1 else 1.0
-        for i in range(len(BOUNDS))
-    ]
+    shares = [0.0 if i < place else 0.7 if i == place else 0.96 if i == place + 1 else 1.0 for i in range(len(BOUNDS))]
     return Histogram(BOUNDS, tuple(count * part for part in shares), count * median_s, count)
 
 
@@ -146,13 +143,10 @@ def gpu(index: int, pid: int | None, used_gib: float = 90.6, total_gib: float = 
     )
 
 
-def frame(
-    at_s: float, *feeds: Feed, gpus: tuple[GpuSample, ...] = (), study: StudyView | None = None
-) -> Frame:
+def frame(at_s: float, *feeds: Feed, gpus: tuple[GpuSample, ...] = (), study: StudyView | None = None) -> Frame:
     now = NOON + at_s
     readings = tuple(
-        ServerReading(feed.url, feed.sample(at_s), now, pids=(1000 + 100 * place,))
-        for place, feed in enumerate(feeds)
+        ServerReading(feed.url, feed.sample(at_s), now, pids=(1000 + 100 * place,)) for place, feed in enumerate(feeds)
     )
     return Frame(now, readings, gpus, None, study)
 

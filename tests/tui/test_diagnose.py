@@ -36,9 +36,7 @@ FIELD_REPORT = ServerView(
         hicache_size_gb=48,
     ),
     pool=Pool(72, 79, 0, 152_906, 2000, 4371, 159_277, 0.96, 930.0, 2048),
-    rates=Rates(
-        responses_per_s=0.47, retractions_per_s=0.0, prefill_tokens_per_s=940.0, gen_tokens_per_s=930.0
-    ),
+    rates=Rates(responses_per_s=0.47, retractions_per_s=0.0, prefill_tokens_per_s=940.0, gen_tokens_per_s=930.0),
     sources=("metrics",),
 )
 QUIET = replace(
@@ -82,8 +80,7 @@ def test_the_field_reports_ceiling_in_its_own_numbers(with_ranks: Callable[[Serv
     finding = first(with_ranks(FIELD_REPORT))
     assert finding.rule == "kv_ceiling"
     assert finding.evidence == (
-        "159 K tokens ÷ 2.12 K in flight per request ≈ 75 running; 79 wait; "
-        "HiCache cannot help decoding requests"
+        "159 K tokens ÷ 2.12 K in flight per request ≈ 75 running; 79 wait; HiCache cannot help decoding requests"
     )
     assert finding.tries[0] == "raise mem-fraction-static (+14.4 K tokens per 0.01, 5.5 GiB left)"
 
@@ -177,9 +174,7 @@ def test_low_power_alone_points_at_the_gpu() -> None:
 
 
 def test_a_power_cap_on_all_is_normal() -> None:
-    assert "slow_gpu" not in rules_of(
-        FIELD_REPORT, *(gpu(i, throttle_reasons=("sw_power_cap",)) for i in range(8))
-    )
+    assert "slow_gpu" not in rules_of(FIELD_REPORT, *(gpu(i, throttle_reasons=("sw_power_cap",)) for i in range(8)))
 
 
 def test_memory_held_by_a_stranger_is_told_in_tokens(with_ranks: Callable[[ServerView], ServerView]) -> None:

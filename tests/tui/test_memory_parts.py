@@ -35,9 +35,7 @@ def test_parts_add_up_to_the_drivers_total(
     stranger: float,
     tokens: int,
 ) -> None:
-    gpu = GpuSample(
-        0, "x", memory_total_bytes=int(total * GIB), memory_used_bytes=int(min(used, total) * GIB)
-    )
+    gpu = GpuSample(0, "x", memory_total_bytes=int(total * GIB), memory_used_bytes=int(min(used, total) * GIB))
     facts = ServerFacts(weights_gib=weights, kv_cache_gib=kv, graphs_gib=graphs)
     rank = RankSample(used_tokens=tokens, evictable_tokens=tokens // 3, capacity_tokens=200_000)
     parts = parts_of(gpu, Tenant(facts, rank), int(stranger * GIB))
@@ -68,9 +66,7 @@ def test_a_gpu_that_does_not_tell_its_memory_has_no_parts() -> None:
 
 def test_strangers_are_apart() -> None:
     mine, theirs = GpuProcess(11, 60 * GIB, "sglang::scheduler"), GpuProcess(99, 7 * GIB, "python train.py")
-    gpu = GpuSample(
-        0, "x", memory_total_bytes=100 * GIB, memory_used_bytes=70 * GIB, processes=(mine, theirs)
-    )
+    gpu = GpuSample(0, "x", memory_total_bytes=100 * GIB, memory_used_bytes=70 * GIB, processes=(mine, theirs))
     facts = ServerFacts(weights_gib=40.0, kv_cache_gib=15.0)
     sample = ServerSample(0.0, "http://a:1", facts, (RankSample(),))
     (view,) = gpu_views([gpu], [ServerReading("http://a:1", sample, pids=(10, 11))])
@@ -99,7 +95,5 @@ def test_each_dp_rank_has_its_own_gpu() -> None:
 
 
 def test_a_lost_gpu_shows_nothing() -> None:
-    (view,) = gpu_views(
-        [replace(GpuSample(2, "x"), lost=True, memory_total_bytes=5, memory_used_bytes=1)], []
-    )
+    (view,) = gpu_views([replace(GpuSample(2, "x"), lost=True, memory_total_bytes=5, memory_used_bytes=1)], [])
     assert view.parts is None

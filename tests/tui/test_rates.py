@@ -12,9 +12,7 @@ BOUNDS = (0.1, 1.0, 10.0, math.inf)
 
 
 def sample(at_s: float, totals: Totals, running: int = 1, e2e: Histogram | None = None) -> ServerSample:
-    return ServerSample(
-        at_s, "http://x:1", ranks=(RankSample(running_requests=running),), totals=totals, e2e=e2e
-    )
+    return ServerSample(at_s, "http://x:1", ranks=(RankSample(running_requests=running),), totals=totals, e2e=e2e)
 
 
 def test_a_counter_that_went_back_has_no_difference() -> None:
@@ -51,9 +49,7 @@ def test_histograms_with_other_buckets_are_not_compared() -> None:
 def test_the_completion_rate_is_the_growth_of_generation_tokens() -> None:
     tracker = RateTracker()
     for second in range(120):
-        rates = tracker.add(
-            sample(second, Totals(generation_tokens=900.0 * second, decoded_tokens=930.0 * second))
-        )
+        rates = tracker.add(sample(second, Totals(generation_tokens=900.0 * second, decoded_tokens=930.0 * second)))
     assert rates.completion_tokens_per_s == pytest.approx(900.0)
     assert rates.gen_tokens_per_s == pytest.approx(930.0)
     assert rates.completion_window_s == pytest.approx(15.0, abs=2.0)
@@ -82,9 +78,7 @@ def test_a_restarted_server_does_not_give_negative_rates() -> None:
     tracker.add(sample(10.0, Totals(generation_tokens=9900.0)))
     restarted = tracker.add(sample(20.0, Totals(generation_tokens=10.0)))
     assert restarted.completion_tokens_per_s is None
-    assert tracker.add(
-        sample(30.0, Totals(generation_tokens=110.0))
-    ).completion_tokens_per_s == pytest.approx(10.0)
+    assert tracker.add(sample(30.0, Totals(generation_tokens=110.0))).completion_tokens_per_s == pytest.approx(10.0)
 
 
 def test_stalled_only_while_requests_run_and_nothing_moves() -> None:
@@ -110,3 +104,18 @@ def test_without_sources_hits_come_from_the_prefill_counters() -> None:
     tracker.add(sample(0.0, Totals(prefill_cached_tokens=0.0, prefill_computed_tokens=0.0)))
     rates = tracker.add(sample(20.0, Totals(prefill_cached_tokens=800.0, prefill_computed_tokens=200.0)))
     assert rates.hit_share == pytest.approx(0.8)
+
+
+def test_counters_that_are_not_born_yet_are_zero_where_the_build_has_them() -> None:
+    """realtime_tokens_total is there from the first step, the others from their first increment."""
+    tracker = RateTracker()
+    tracker.add(sample(0.0, Totals(decoded_tokens=0.0)))
+    rates = tracker.add(sample(20.0, Totals(decoded_tokens=900.0, generation_tokens=400.0)))
+    assert rates.completion_tokens_per_s == pytest.approx(20.0)
+    assert rates.retractions_per_s == 0.0
+
+
+def test_counters_of_older_builds_stay_unknown() -> None:
+    tracker = RateTracker()
+    tracker.add(sample(0.0, Totals(generation_tokens=0.0)))
+    assert tracker.add(sample(20.0, Totals(generation_tokens=400.0))).retractions_per_s is None

@@ -23,12 +23,7 @@ def bytes_per_token(server: ServerView) -> float | None:
 def tokens_per_hundredth(server: ServerView) -> float | None:
     """Tokens of the whole server that 0.01 more mem-fraction-static would add."""
     facts, each = server.facts, bytes_per_token(server)
-    if (
-        each is None
-        or not facts.mem_fraction_static
-        or facts.weights_gib is None
-        or facts.kv_cache_gib is None
-    ):
+    if each is None or not facts.mem_fraction_static or facts.weights_gib is None or facts.kv_cache_gib is None:
         return None
     before_weights = (facts.weights_gib + facts.kv_cache_gib) / facts.mem_fraction_static
     return 0.01 * before_weights * GIB / each * max(1, len(server.ranks))

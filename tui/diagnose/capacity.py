@@ -46,8 +46,7 @@ def _more_kv(server: ServerView, gpus: tuple[GpuView, ...]) -> tuple[str, ...]:
 
 
 def dtype_not_asked(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
-    """`auto` may pick FP8 from a checkpoint without a word; an explicit dtype may be replaced by a backend.
-    """
+    """`auto` may pick FP8 from a checkpoint without a word; an explicit dtype may be replaced by a backend."""
     del gpus
     used, asked = server.facts.kv_cache_dtype, server.facts.kv_cache_dtype_asked
     if used is None or asked is None or used == asked:
@@ -62,18 +61,14 @@ def dtype_not_asked(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | 
 def hot_dp_rank(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
     """One DP rank is full while the mean looks easy."""
     del gpus
-    usages = {
-        rank.dp_rank: rank.token_usage_share for rank in server.ranks if rank.token_usage_share is not None
-    }
+    usages = {rank.dp_rank: rank.token_usage_share for rank in server.ranks if rank.token_usage_share is not None}
     if len(usages) < 2:
         return None
     hot = max(usages, key=lambda rank: usages[rank])
     mean = sum(usages.values()) / len(usages)
     if usages[hot] < FULL_SHARE or usages[hot] - mean < HOT_SPREAD_SHARE:
         return None
-    evidence = (
-        f"DP rank {hot} is {fmt.share(usages[hot])} full, the mean of {len(usages)} is {fmt.share(mean)}"
-    )
+    evidence = f"DP rank {hot} is {fmt.share(usages[hot])} full, the mean of {len(usages)} is {fmt.share(mean)}"
     tries = ("balance the load over DP ranks (--load-balance-method), or route without stickiness",)
     return Finding("hot_dp_rank", Severity.WARNING, "hot DP rank", evidence, tries, server.url)
 
@@ -102,8 +97,6 @@ def host_pool_idle(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | N
         return None
     if host > USELESS_HIT_SHARE:
         return None
-    evidence = (
-        f"{fmt.rate(evicted)} tok/s evicted to the host pool, {fmt.rate(loaded or 0.0)} tok/s come back"
-    )
+    evidence = f"{fmt.rate(evicted)} tok/s evicted to the host pool, {fmt.rate(loaded or 0.0)} tok/s come back"
     tries = ("leave HiCache off for these prompts: it costs start-up time and PCIe traffic",)
     return Finding("host_pool_idle", Severity.HINT, "HiCache buys nothing", evidence, tries, server.url)

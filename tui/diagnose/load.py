@@ -6,8 +6,8 @@ from tui import format as fmt
 from tui.diagnose.capacity import FULL_SHARE
 from tui.snapshot import Finding, GpuView, ServerView, Severity
 
-ROOMY_SHARE = 0.70
-"""Below this a queue cannot be blamed on the pool."""
+QUEUE_SHARE = 0.05
+"""Of what runs: a shorter queue is requests on their way in."""
 EAGER_SHARE = 0.10
 PREFILL_PER_DECODE = 8.0
 """Prompt tokens computed per decoded token; a prompt token is cheaper than a decode step's by about this
@@ -26,11 +26,7 @@ def retraction_storm(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding |
     per_s, finished = rates.retractions_per_s, rates.responses_per_s
     if not per_s or finished is None or per_s < STORM_SHARE * max(finished, 0.05):
         return None
-    lost = (
-        ""
-        if rates.retracted_tokens_per_s is None
-        else f", {fmt.rate(rates.retracted_tokens_per_s)} tok/s lost"
-    )
+    lost = "" if rates.retracted_tokens_per_s is None else f", {fmt.rate(rates.retracted_tokens_per_s)} tok/s lost"
     evidence = f"{fmt.rate(per_s * 60)} requests/min retracted for {fmt.rate(finished * 60)} finished{lost}"
     tries = ("fewer clients", "a higher --schedule-conservativeness", "more KV (mem-fraction-static)")
     return Finding("retraction_storm", Severity.WARNING, "retractions", evidence, tries, server.url)
@@ -45,9 +41,7 @@ def eager_decode(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | Non
     largest = server.facts.graph_max_batch
     beyond = "" if largest is None else f"; the largest captured batch is {largest}"
     evidence = f"{fmt.share(eager)} of decode steps ran without a CUDA graph at {running} running{beyond}"
-    tries = (
-        f"--cuda-graph-max-bs {running} (0.5.20 and later: --cuda-graph-max-bs-decode); it takes memory",
-    )
+    tries = (f"--cuda-graph-max-bs {running} (0.5.20 and later: --cuda-graph-max-bs-decode); it takes memory",)
     return Finding("eager_decode", Severity.WARNING, "eager decode", evidence, tries, server.url)
 
 
@@ -57,9 +51,7 @@ def request_cap(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None
     pool = server.pool
     if not pool.queued or not pool.max_running or pool.running is None or pool.running < pool.max_running:
         return None
-    evidence = (
-        f"{pool.running} running of at most {pool.max_running}, {pool.queued} wait, pool {_used(server)} used"
-    )
+    evidence = f"{pool.running} running of at most {pool.max_running}, {pool.queued} wait, pool {_used(server)} used"
     tries = ("raise --max-running-requests",)
     return Finding("request_cap", Severity.WARNING, "request cap", evidence, tries, server.url)
 
@@ -85,20 +77,29 @@ def prefill_bound(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | No
 
 
 def conservative_admission(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
-    """Requests wait although the pool has room: admission reserves for outputs that end earlier."""
+    """Requests wait although the pool has room: admission keeps it for outputs that are still to come."""
     del gpus
     pool = server.pool
-    if not pool.queued or pool.usage_share is None or pool.usage_share >= ROOMY_SHARE or not pool.running:
+    if not _waits(server) or pool.usage_share is None or pool.usage_share >= FULL_SHARE or not pool.running:
         return None
     if prefill_bound(server, ()) or request_cap(server, ()):
         return None
     now = server.facts.schedule_conservativeness
     setting = "" if now is None else f" (now {now:g})"
-    evidence = f"{pool.queued} wait while the pool is only {_used(server)} used with {pool.running} running"
-    tries = (f"lower --schedule-conservativeness{setting} and watch the retractions",)
-    return Finding(
-        "conservative_admission", Severity.WARNING, "cautious admission", evidence, tries, server.url
+    evidence = (
+        f"{pool.queued} wait while the pool is {_used(server)} used with {pool.running} running; "
+        "the rest is kept for outputs to come"
     )
+    tries = (
+        f"if it stays so, lower --schedule-conservativeness{setting} and watch the retractions",
+        "set max_tokens near what your answers need: it is what admission reckons with",
+    )
+    return Finding("conservative_admission", Severity.WARNING, "cautious admission", evidence, tries, server.url)
+
+
+def _waits(server: ServerView) -> bool:
+    pool = server.pool
+    return pool.queued is not None and pool.queued > max(1.0, QUEUE_SHARE * (pool.running or 0))
 
 
 def too_few_clients(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
@@ -113,9 +114,7 @@ def too_few_clients(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | 
         fit = min(fit, pool.max_running)
     if fit < ADMISSIBLE * pool.running:
         return None
-    evidence = (
-        f"nobody waits; at {fmt.count(each)} in flight per request about {fit:.0f} fit, {pool.running} run"
-    )
+    evidence = f"nobody waits; at {fmt.count(each)} in flight per request about {fit:.0f} fit, {pool.running} run"
     tries = (f"more concurrent clients, up to about {fit:.0f}, as long as ITL suits you",)
     return Finding("too_few_clients", Severity.HINT, "too few clients", evidence, tries, server.url)
 

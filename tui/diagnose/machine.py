@@ -22,9 +22,7 @@ def lost_gpus(gpus: tuple[GpuView, ...]) -> Iterator[Finding]:
         if gpu.sample.lost:
             evidence = f"the driver has lost GPU {gpu.sample.index} ({gpu.sample.name})"
             tries = ("look for Xid lines in the kernel log; a reset or a reboot brings it back",)
-            yield Finding(
-                "gpu_lost", Severity.CRITICAL, "GPU lost", evidence, tries, gpu_index=gpu.sample.index
-            )
+            yield Finding("gpu_lost", Severity.CRITICAL, "GPU lost", evidence, tries, gpu_index=gpu.sample.index)
 
 
 def strangers(server: ServerView, gpus: tuple[GpuView, ...]) -> Iterator[Finding]:
@@ -38,9 +36,7 @@ def strangers(server: ServerView, gpus: tuple[GpuView, ...]) -> Iterator[Finding
         who = f"pid {pid}" if name is None else f"pid {pid} ({name})"
         evidence = f"{who} holds {fmt.gib(used)} GiB of GPU {gpu.sample.index}{worth}"
         tries = ("end it, or restart the server after it: every rank is sized by the poorest GPU",)
-        yield Finding(
-            "stranger", Severity.WARNING, "memory held", evidence, tries, server.url, gpu.sample.index
-        )
+        yield Finding("stranger", Severity.WARNING, "memory held", evidence, tries, server.url, gpu.sample.index)
 
 
 def slow_gpu(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
@@ -68,11 +64,7 @@ def _low_power(gpus: tuple[GpuView, ...]) -> list[GpuView]:
     middle = _median_power(gpus)
     if len(gpus) < 3 or middle is None or not all(_is_busy(gpu) for gpu in gpus):
         return []
-    return [
-        gpu
-        for gpu in gpus
-        if gpu.sample.power_w is not None and gpu.sample.power_w < LOW_POWER_SHARE * middle
-    ]
+    return [gpu for gpu in gpus if gpu.sample.power_w is not None and gpu.sample.power_w < LOW_POWER_SHARE * middle]
 
 
 def _is_busy(gpu: GpuView) -> bool:

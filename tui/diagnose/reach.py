@@ -34,9 +34,7 @@ def hung(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
     if stalled_s is None or server.reach is not Reach.UP or stalled_s < _patience_s(server):
         return None
     running = fmt.count(server.pool.running)
-    evidence = (
-        f"{running} requests are running, but not one token for {fmt.span(stalled_s)}, though it answers"
-    )
+    evidence = f"{running} requests are running, but not one token for {fmt.span(stalled_s)}, though it answers"
     tries = ("read its log for NCCL or watchdog lines, then restart it; /health alone does not prove life",)
     return Finding("hung", Severity.CRITICAL, "hung", evidence, tries, server.url)
 

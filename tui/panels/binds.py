@@ -28,9 +28,7 @@ def binds_rows(snapshot: Snapshot, width: int, height: int, look: Look, number: 
 
 def _entries(snapshot: Snapshot) -> list[tuple[ServerView | None, Finding, int]]:
     """(server, gravest finding, how many more): the machine's own findings first."""
-    found: list[tuple[ServerView | None, Finding, int]] = [
-        (None, f, 0) for f in snapshot.findings if f.url is None
-    ]
+    found: list[tuple[ServerView | None, Finding, int]] = [(None, f, 0) for f in snapshot.findings if f.url is None]
     for server in snapshot.servers:
         mine = snapshot.findings_of(server.url)
         if mine:
@@ -38,18 +36,14 @@ def _entries(snapshot: Snapshot) -> list[tuple[ServerView | None, Finding, int]]
     return found
 
 
-def _entry(
-    server: ServerView | None, finding: Finding, more: int, width: int, lines: int, look: Look
-) -> list[Row]:
+def _entry(server: ServerView | None, finding: Finding, more: int, width: int, lines: int, look: Look) -> list[Row]:
     """The evidence, wrapped if it must be, and the advice if a line is left for it."""
     target = ("server", server.url) if server else None
     pen, tail = _head(server, finding, look, width), f" +{more}" if more else ""
     room = pen.left - len(tail)
     if len(finding.evidence) <= room or lines < 2:
         first = pen.put(clip_end(finding.evidence, room), "text").put(tail, "dim").row(target)
-        advice = (
-            [_indented("try " + " · ".join(finding.tries), width, "dim", target)] if finding.tries else []
-        )
+        advice = [_indented("try " + " · ".join(finding.tries), width, "dim", target)] if finding.tries else []
         return [first, *advice][:lines]
     head, *rest = wrap(finding.evidence, room)
     first = pen.put(head, "text").put(tail, "dim").row(target)
@@ -74,9 +68,7 @@ def _note(snapshot: Snapshot) -> str:
 
 def _nothing(snapshot: Snapshot) -> str:
     if not snapshot.servers:
-        return (
-            "no SGLang server found on this machine; looking again every few seconds (or name one with --url)"
-        )
+        return "no SGLang server found on this machine; looking again every few seconds (or name one with --url)"
     return "waiting for the first figures"
 
 

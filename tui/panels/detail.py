@@ -43,9 +43,7 @@ def help_page(width: int, look: Look) -> list[Row]:
     rows = [_heading("keys", width, look)]
     rows += [Pen(width).gap(2).put(f"{keys:<14}", "key").put(text, "text").row() for keys, text in HELP]
     rows += [Pen(width).row(), _heading("words", width, look)]
-    return rows + [
-        Pen(width).gap(2).put(f"{word:<16}", "strong").put(text, "text").row() for word, text in MEANINGS
-    ]
+    return rows + [Pen(width).gap(2).put(f"{word:<16}", "strong").put(text, "text").row() for word, text in MEANINGS]
 
 
 def _heading(text: str, width: int, look: Look) -> Row:
@@ -91,13 +89,9 @@ def server_page(server: ServerView, snapshot: Snapshot, width: int, look: Look) 
         value = getattr(server.facts, item.name)
         pen = Pen(width).gap(2).put(f"{item.name:<26}", "dim")
         rows.append(
-            pen.put(
-                fmt.UNKNOWN if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-            ).row()
+            pen.put(fmt.UNKNOWN if value is None else f"{value:g}" if isinstance(value, float) else str(value)).row()
         )
-    rows.append(
-        Pen(width).gap(2).put(f"{'read from':<26}", "dim").put(", ".join(server.sources) or fmt.UNKNOWN).row()
-    )
+    rows.append(Pen(width).gap(2).put(f"{'read from':<26}", "dim").put(", ".join(server.sources) or fmt.UNKNOWN).row())
     for note in server.notes:
         rows += _paragraph(note, width, 2, "warn")
     return rows
@@ -139,9 +133,7 @@ def _memory(trial: TrialResult, width: int) -> list[Row]:
     tokens, headroom = trial.proposal.predicted_tokens, trial.proposal.predicted_headroom_gib
     told = [f"predicted {fmt.count(tokens)} tokens, {_gib(headroom)} headroom"]
     if seen is not None:
-        told.append(
-            f"seen {fmt.count(seen.capacity_tokens)} tokens, {_gib(seen.headroom_gib)} after start-up"
-        )
+        told.append(f"seen {fmt.count(seen.capacity_tokens)} tokens, {_gib(seen.headroom_gib)} after start-up")
     told.append(f"least under load {_gib(trial.headroom_min_gib)}")
     return _paragraph("; ".join(told), width, 2, "text")
 
@@ -160,12 +152,8 @@ def _level(level: LevelResult, width: int) -> list[Row]:
     first.put(f"  ended: {level.end.value}{'' if level.steady else ', never steady'}", "dim")
     second = Pen(width).gap(16)
     second.put(f"running {_one(level.running_requests)}, waiting {_one(level.queued_requests)}, ", "dim")
-    second.put(
-        f"KV {fmt.share(level.token_usage_share)}, {fmt.count(level.tokens_in_flight_each)} each, ", "dim"
-    )
-    second.put(
-        f"retracted {fmt.share(level.retracted_share)}, hits {fmt.share(level.cache_hit_share)}", "dim"
-    )
+    second.put(f"KV {fmt.share(level.token_usage_share)}, {fmt.count(level.tokens_in_flight_each)} each, ", "dim")
+    second.put(f"retracted {fmt.share(level.retracted_share)}, hits {fmt.share(level.cache_hit_share)}", "dim")
     third = Pen(width).gap(16)
     for name, told in (("TTFT", level.ttft_s), ("ITL", level.itl_s), ("E2E", level.e2e_s)):
         third.put(f"{name} {_percentiles(told)}   ", "dim")

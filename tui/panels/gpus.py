@@ -15,9 +15,7 @@ WIDE = 110
 HOT_C = 85.0
 
 
-def gpu_rows(
-    snapshot: Snapshot, width: int, height: int, look: Look, number: int, first: int = 0
-) -> list[Row]:
+def gpu_rows(snapshot: Snapshot, width: int, height: int, look: Look, number: int, first: int = 0) -> list[Row]:
     """The panel in at most `height` rows; `first` is the GPU to begin with when they do not all fit."""
     gpus = snapshot.gpus
     rows = [_title(snapshot, width, look, number)]

@@ -48,9 +48,7 @@ PLOTS = (
 Band = tuple[ServerView, tuple[Plot, ...]]
 
 
-def history_rows(
-    servers: Sequence[ServerView], width: int, height: int, look: Look, number: int
-) -> list[Row]:
+def history_rows(servers: Sequence[ServerView], width: int, height: int, look: Look, number: int) -> list[Row]:
     """Three graphs side by side where there is width, a band for every server that there is height for."""
     if not servers:
         rows = [title_row(number, "history", width, look)]

@@ -68,15 +68,11 @@ def _draw_trial(
         return
     y = bottom - round(trial.best_level.completion_rate.value / top * bottom)
     is_best = study.incumbent is not None and study.incumbent.trial_id == trial.trial_id
-    sign, role = (
-        ("@" if look.ascii else "◆", "finished") if is_best else ("o" if look.ascii else "●", "running")
-    )
+    sign, role = ("@" if look.ascii else "◆", "finished") if is_best else ("o" if look.ascii else "●", "running")
     grid[max(0, min(bottom, y))][x] = (sign, role)
 
 
-def _draw_boundary(
-    grid: list[list[Cell]], study: StudyView, fractions: tuple[float, float], look: Look
-) -> None:
+def _draw_boundary(grid: list[list[Cell]], study: StudyView, fractions: tuple[float, float], look: Look) -> None:
     """A dotted line where survival falls through one half, of the dtype that leads."""
     points = _boundary(study)
     for before, after in pairwise(points):
@@ -103,9 +99,7 @@ def _grid_row(line: list[Cell], y: int, height: int, top: float, width: int) -> 
     return pen.row()
 
 
-def _survival(
-    study: StudyView, fractions: tuple[float, float], plot_width: int, width: int, look: Look
-) -> Row:
+def _survival(study: StudyView, fractions: tuple[float, float], plot_width: int, width: int, look: Look) -> Row:
     """The probability that a start survives, as a strip: full is safe, empty is death."""
     pen = Pen(width).put("lives  "[:AXIS_CELLS], "faint")
     points = _boundary(study)

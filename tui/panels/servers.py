@@ -65,9 +65,7 @@ def _problem(server: ServerView, width: int) -> list[Row]:
 
 
 def _badge(pen: Pen, server: ServerView, look: Look, selected: bool) -> None:
-    pen.put(">" if selected else " ", "key").put(
-        look.badge(server.reach.value), BADGE_ROLE[server.reach]
-    ).gap()
+    pen.put(">" if selected else " ", "key").put(look.badge(server.reach.value), BADGE_ROLE[server.reach]).gap()
     pen.put(f"{clip(server.short_name, 24):<7}", "selected" if selected else "strong").gap()
 
 
@@ -102,9 +100,7 @@ def _flow(server: ServerView, width: int) -> Pen:
     """The rate that matters first: what gets finished."""
     pool, rates = server.pool, server.rates
     pen = Pen(width).gap(4)
-    pen.put("finished ", "dim").put(f"{fmt.rate(rates.completion_tokens_per_s):>6}", "finished").put(
-        " tok/s ", "dim"
-    )
+    pen.put("finished ", "dim").put(f"{fmt.rate(rates.completion_tokens_per_s):>6}", "finished").put(" tok/s ", "dim")
     pen.put(f"{fmt.rate(rates.responses_per_s):>5}", "text").put(" resp/s", "dim")
     pen.put("  decoding ", "dim").put(f"{fmt.rate(gen_of(server)):>6}", "text").put(" tok/s", "dim")
     pen.put("  running ", "dim").put(f"{_int(pool.running):>4}", "running")
@@ -112,9 +108,7 @@ def _flow(server: ServerView, width: int) -> Pen:
         pen.put(f" peak {server.peak_running:<4}", "dim")
     pen.put("  waiting ", "dim").put(f"{_int(pool.queued):>4}", "waiting" if pool.queued else "text")
     per_minute = None if rates.retractions_per_s is None else rates.retractions_per_s * 60
-    pen.put("  retracted ", "dim").put(fmt.rate(per_minute), "bad" if per_minute else "text").put(
-        "/min", "dim"
-    )
+    pen.put("  retracted ", "dim").put(fmt.rate(per_minute), "bad" if per_minute else "text").put("/min", "dim")
     if server.tokens_per_joule is not None:
         pen.put("  tokens/J ", "dim").put(fmt.rate(server.tokens_per_joule), "text")
     return pen
@@ -191,9 +185,7 @@ def _cache(server: ServerView, width: int) -> Pen:
     pen.put("  prefill ", "dim").put(fmt.rate(rates.prefill_tokens_per_s), "text").put(" tok/s", "dim")
     pen.put("  evicted ", "dim").put(fmt.rate(rates.evicted_tokens_per_s), "text").put(" tok/s", "dim")
     if rates.load_back_tokens_per_s is not None and server.pool.host_total_tokens:
-        pen.put("  loaded back ", "dim").put(fmt.rate(rates.load_back_tokens_per_s), "text").put(
-            " tok/s", "dim"
-        )
+        pen.put("  loaded back ", "dim").put(fmt.rate(rates.load_back_tokens_per_s), "text").put(" tok/s", "dim")
     if rates.eager_share:
         pen.put("  eager ", "dim").put(fmt.share(rates.eager_share), "warn")
     note = _hot(server) or (server.notes[0] if server.notes else "")

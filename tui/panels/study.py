@@ -144,9 +144,7 @@ def described(trial: TrialResult) -> str:
     return f"{setting(trial.proposal.setting)} {trial.state.value} {trial.proposal.purpose.value}{failure}"
 
 
-def _table(
-    study: StudyView, width: int, room: int, sort: str, selected: str | None, needle: str
-) -> list[Row]:
+def _table(study: StudyView, width: int, room: int, sort: str, selected: str | None, needle: str) -> list[Row]:
     head = Pen(width).put("    # mem-fraction  dtype     HiCache  conc", "dim")
     head.put("   finished tok/s   headroom  outcome", "dim").right(f"by {sort}", "faint")
     trials = sorted_trials(study, sort, needle)
@@ -166,11 +164,7 @@ def _trial(study: StudyView, trial: TrialResult, width: int, selected: str | Non
     is_best = study.incumbent is not None and study.incumbent.trial_id == trial.trial_id
     role = "finished" if is_best else STATE_ROLE[trial.state]
     chosen = str(trial.trial_id) == selected
-    pen = (
-        Pen(width)
-        .put(">" if chosen else " ", "key")
-        .put(f"{trial.trial_id:>4} ", "selected" if chosen else "dim")
-    )
+    pen = Pen(width).put(">" if chosen else " ", "key").put(f"{trial.trial_id:>4} ", "selected" if chosen else "dim")
     fraction = fmt.UNKNOWN if knobs.mem_fraction_static is None else f"{knobs.mem_fraction_static:.3f}"
     pen.put(f"{fraction:>12}  {knobs.kv_cache_dtype:<9.9} {knobs.hicache_size_gb or 'off':>7}", "text")
     pen.put(f"{best.concurrency if best else fmt.UNKNOWN:>6}", "text")

@@ -1,0 +1,5 @@
+"""`python -m tui` is `kvtop`."""
+
+from tui.cli import main
+
+main()
