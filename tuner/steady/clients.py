@@ -60,7 +60,5 @@ class Clients:
 
 def _spread(lanes: Sequence[Sequence[Request]]) -> list[Request]:
     """Every lane's requests spread evenly over the whole."""
-    places = [
-        ((at + 0.5) / len(lane), which, at) for which, lane in enumerate(lanes) for at in range(len(lane))
-    ]
+    places = [((at + 0.5) / len(lane), which, at) for which, lane in enumerate(lanes) for at in range(len(lane))]
     return [lanes[which][at] for _, which, at in sorted(places)]

@@ -90,11 +90,7 @@ def running_slots(lanes: Sequence[Lane], room: Room) -> list[float]:
 def pool_of(lanes: Sequence[Lane], room: Room) -> Pool | None:
     """The pool in the long run, from the workload alone; None when an answer's length is unknown."""
     running = running_slots(lanes, room)
-    known = [
-        (mean.tokens_each, count)
-        for lane, count in zip(lanes, running, strict=True)
-        if (mean := in_flight(lane))
-    ]
+    known = [(mean.tokens_each, count) for lane, count in zip(lanes, running, strict=True) if (mean := in_flight(lane))]
     if len(known) < len(lanes):
         return None
     each = sum(tokens * count for tokens, count in known) / sum(count for _, count in known)
@@ -117,9 +113,7 @@ def aged_sessions(lane: Lane, count: int, seed: int) -> list[Session]:
     tails = [session[turn:] for session in lane.sessions for turn in range(len(session))]
     output = np.array([tail[0].output_tokens for tail in tails], dtype=np.int64)
     prompt = np.array([tail[0].prompt_tokens for tail in tails], dtype=np.int64)
-    line = np.array(
-        [place for part in strata(output, prompt, round(count**0.5)) for place in part], dtype=np.int64
-    )
+    line = np.array([place for part in strata(output, prompt, round(count**0.5)) for place in part], dtype=np.int64)
     start, shift, phase = np.random.default_rng(seed).random(3)
     edges = np.cumsum(output[line])
     points = (np.arange(count) + start) / max(1, count) * edges[-1]

@@ -37,11 +37,14 @@ from tuner.workload.sample import Floats
 
 ELASTICITY = 0.65
 ELASTICITY_SD = 0.2
-FLOOR_SHARE = 0.0075
+FLOOR_SHARE = 0.01
 """Standard error that no window goes below: the truth's own sample, and the pool's ups and downs."""
 FARTHEST_SHARE = 0.25
 """A pool further than this from the equilibrium is not read as steady, whatever the correction says."""
 
+SETTLING_STEPS = 600
+
+_SOME_QUEUE = 0.5
 _MOST_BINS = 24
 _FEWEST_BINS = 8
 _POINTS_PER_BIN = 3
@@ -92,9 +95,32 @@ class Estimate:
 
 def estimate(points: Sequence[Point], pool: Pool | None) -> Estimate | None:
     """The long-run rate; None while there is too little to tell. Without `pool` nothing is corrected."""
+    settled = points[settling(points) :]
+    bins = min(_MOST_BINS, (len(settled) - 1) // _POINTS_PER_BIN)
+    if bins >= _FEWEST_BINS:
+        return _estimate(settled, bins, pool)
     bins = min(_MOST_BINS, (len(points) - 1) // _POINTS_PER_BIN)
-    if bins < _FEWEST_BINS:
-        return None
+    return _estimate(points, bins, pool).not_steady() if bins >= _FEWEST_BINS else None
+
+
+def settling(points: Sequence[Point]) -> int:
+    """How many leading points to leave out because the server still lets in fewer requests than it will.
+
+    An idle SGLang reserves 70% of what its running requests may still generate, and lowers that over 600
+    decode steps (SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS). It matters only where requests wait for the pool. A step
+    gives every running request one token, so steps are counted as tokens generated per running request.
+    """
+    if (_mean(points[len(points) // 2 :], "queued") or 0.0) < _SOME_QUEUE:
+        return 0
+    steps = 0.0
+    for at, (before, now) in enumerate(pairwise(points), start=1):
+        steps += (now.generated_tokens - before.generated_tokens) / max(1.0, now.running or 1.0)
+        if steps >= SETTLING_STEPS:
+            return at
+    return len(points)
+
+
+def _estimate(points: Sequence[Point], bins: int, pool: Pool | None) -> Estimate:
     edges = np.linspace(0, len(points) - 1, bins + 1).round().astype(int)
     rates, running = _rates(points, edges), _means(points, edges, "running")
     level = running / running.mean() if running.all() else np.ones(bins)
@@ -108,7 +134,7 @@ def estimate(points: Sequence[Point], pool: Pool | None) -> Estimate | None:
         degrees_of_freedom=fitted.degrees_of_freedom,
         begin_s=points[edges[begin]].now_s,
         end_s=points[-1].now_s,
-        steady=begin <= bins // 2 and not drifts(fitted.residuals) and abs(shift) <= FARTHEST_SHARE,
+        steady=begin < bins // 3 and not drifts(fitted.residuals) and abs(shift) <= FARTHEST_SHARE,
     )
 
 
@@ -140,7 +166,7 @@ def _shift(points: Sequence[Point], pool: Pool | None) -> float:
     """The long run's running requests over the window's, less 1; 0 unless the pool is the limit."""
     running = _mean(points, "running")
     queued, used = _mean(points, "queued"), _mean(points, "used_tokens")
-    if pool is None or not running or not queued or not used or queued < 0.5:
+    if pool is None or not running or not queued or not used or queued < _SOME_QUEUE:
         return 0.0
     if pool.max_running_requests and running > 0.98 * pool.max_running_requests:
         return 0.0
@@ -149,12 +175,12 @@ def _shift(points: Sequence[Point], pool: Pool | None) -> float:
 
 
 def truncation(values: Floats) -> int:
-    """How many leading values to leave out (MSER); more than half: there is no steady part yet."""
+    """How many leading values to leave out (MSER), a third at most; a third: no steady part was found."""
     count = len(values)
     left = np.arange(count, 0, -1)
     sums, squares = np.cumsum(values[::-1])[::-1], np.cumsum(values[::-1] ** 2)[::-1]
     error = np.maximum(squares / left - (sums / left) ** 2, 0.0) / left
-    return int(np.argmin(error[: max(1, count - _FEWEST_BINS // 2 + 1)]))
+    return int(np.argmin(error[: max(1, count // 3 + 1)]))
 
 
 def drifts(values: Floats) -> bool:

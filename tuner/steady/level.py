@@ -132,9 +132,7 @@ class LevelController:
                 estimate=self._estimate(),
                 responses=tuple(self._responses),
                 moments=tuple(self._moments),
-                requests=tuple(
-                    request for lane in self._lanes for session in lane.sessions for request in session
-                ),
+                requests=tuple(request for lane in self._lanes for session in lane.sessions for request in session),
                 first_tokens=tuple(self._first_tokens),
                 unfinished_requests=len(self._out),
                 errors_by_kind=dict(self._errors),
@@ -157,17 +155,9 @@ class LevelController:
         """A lower level of this start had a queue already, and this one runs no more requests than it did."""
         lower = self._limits.lower_level
         running, queued = _recent(self._points, "running"), _recent(self._points, "queued")
-        if (
-            lower is None
-            or not lower.running_requests
-            or not lower.queued_requests
-            or not running
-            or not queued
-        ):
+        if lower is None or not lower.running_requests or not lower.queued_requests or not running or not queued:
             return False
-        return min(lower.queued_requests, queued) >= 1 and running <= lower.running_requests * (
-            1 + QUEUE_SLACK
-        )
+        return min(lower.queued_requests, queued) >= 1 and running <= lower.running_requests * (1 + QUEUE_SLACK)
 
     def _estimate(self) -> Estimate | None:
         found = estimate(self._points, self._pool)

@@ -199,9 +199,7 @@ def _group_rates(seen: Observed, rate: float) -> dict[str, float]:
     for response in seen.responses:
         tokens[response.request.group] += response.completion_tokens + response.request.age_tokens
     total = sum(tokens.values())
-    return (
-        {group: rate * share / total for group, share in tokens.items()} if total and len(tokens) > 1 else {}
-    )
+    return {group: rate * share / total for group, share in tokens.items()} if total and len(tokens) > 1 else {}
 
 
 def _gen_rate(seen: Observed) -> float | None:
