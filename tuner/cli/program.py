@@ -9,6 +9,7 @@ import click
 from tuner.cli.control import pause, resume, stop
 from tuner.cli.look import compare, list_studies, log, show, status
 from tuner.cli.outcome import export, plan, report
+from tuner.version import kvtune_version
 
 _STUDY_KEYS = (
     "budget",
@@ -46,7 +47,7 @@ _STUDY_KEYS = (
 @click.option("--detach", is_flag=True, help="Run in the background; print the study's name.")
 @click.option("--serve-best", is_flag=True, help="At the end leave a server with the answer running.")
 @click.option("--log-json", is_flag=True, help="Progress as JSON lines on stdout.")
-@click.version_option(None, "--version", "-V", package_name="kvtune", message="kvtune-auto %(version)s")
+@click.version_option(kvtune_version(), "--version", "-V", message="kvtune-auto %(version)s")
 @click.pass_context
 def program(context: click.Context, **options: Any) -> int:
     """Find the SGLang launch flags that finish the most tokens per second on this box.

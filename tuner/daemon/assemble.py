@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 
 from launcher.cleanslate import Baseline, take_baseline
@@ -37,6 +36,7 @@ from tuner.memory.geometry import GIB
 from tuner.progress.scene import Screen, StudyNow
 from tuner.search import Searcher, SearchOptions
 from tuner.study_file import Study, build_study
+from tuner.version import kvtune_version
 from tuner.workload import Workload, load_workload
 
 GPU_STATE = "gpus"
@@ -212,7 +212,7 @@ def _environment(world: World) -> Environment:
     study = world.study
     command = study.command if not study.simulated else ("python", "-m", "launcher.simulated")
     return Environment(
-        kvtune_version=version("kvtune"),
+        kvtune_version=kvtune_version(),
         sglang_version=world.build.version,
         command=redact(list(command)),
         model_fingerprint=fingerprint(Path(study.model_path)),

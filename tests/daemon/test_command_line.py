@@ -1,0 +1,170 @@
+"""kvtune-auto as a program: exit codes, one sentence per error, nothing left behind, quick help."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.journal import Journal
+from tuner.journal.view import Environment, Incumbent
+from tuner.trial import Interval, Setting
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def kvtune(tmp_path):
+    """Runs the program with a home of its own; returns the finished process."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "KVTUNE_HOME": str(tmp_path / "home"), "COLUMNS": "100", **environment}
+        env["PYTHONPATH"] = str(ROOT)
+        return subprocess.run(
+            [sys.executable, "-m", "tuner.cli", *arguments],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """One sentence on stderr, nothing on stdout, no traceback, the right code."""
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    for part in ("kvtune-auto: ", *parts):
+        assert part in lines[0]
+
+
+def test_an_unknown_key_names_file_key_and_the_nearest(kvtune, tmp_path):
+    (tmp_path / "study.yaml").write_text("budgt: 2h\n")
+    refused(kvtune("--config", "study.yaml"), 2, "study.yaml", "budgt", "did you mean 'budget'?")
+
+
+def test_a_budget_that_is_none(kvtune):
+    refused(kvtune("--budget", "2x"), 2, "budget", "'2x'", "2h")
+
+
+def test_a_model_path_that_does_not_exist(kvtune):
+    refused(kvtune("--budget", "2h", "--model", "/nowhere/model"), 2, "/nowhere/model")
+
+
+def test_a_launch_command_that_does_not_exist(kvtune, tmp_path):
+    (tmp_path / "study.yaml").write_text(f"model: {tmp_path}\ncommand: no-such-program -m sglang\n")
+    refused(kvtune("--config", "study.yaml"), 2, "command", "no-such-program")
+
+
+def test_a_pinned_port_that_is_in_use_is_the_machines_fault(kvtune, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (tmp_path / "study.yaml").write_text(f"model: {tmp_path}\ncommand: {sys.executable}\nflags: {{port: {port}}}\n")
+        refused(kvtune("--config", "study.yaml"), 1, "port", str(port))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--no-such-option"], "--no-such-option"),
+        (["--max-trials", "0"], "max-trials"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--workload", "random:in=1"], "out=NUMBER"),
+        (["--resume", "nothing"], "there is no such study"),
+        (["show"], "there is no such study"),
+        (["stop"], "no study is running"),
+        (["export", "--format", "toml"], "toml"),
+        (["--budget", "1h", "list"], "--budget does not go with a subcommand"),
+    ],
+)
+def test_bad_usage_is_one_sentence_and_leaves_no_study(kvtune, tmp_path, arguments, part):
+    refused(kvtune(*arguments), 2, part)
+    assert not list((tmp_path / "home").glob("studies/*"))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list", "--help"], ["plan", "--help"]])
+def test_help_and_version_import_nothing_heavy(arguments):
+    code = (
+        "import sys, runpy\n"
+        f"sys.argv = ['kvtune-auto', *{arguments!r}]\n"
+        "try:\n    runpy.run_module('tuner.cli', run_name='__main__')\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "heavy = {'skopt', 'sklearn', 'scipy', 'matplotlib', 'numpy', 'textual', 'pydantic'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """A study directory with one answer, as a daemon would have left it."""
+    directory = tmp_path / "home" / "studies" / "tiny-1"
+    directory.mkdir(parents=True)
+    journal = Journal(directory)
+    setting = Setting(0.88, "bfloat16")
+    best = Incumbent(1, setting, 16, Interval(600.0, 580.0, 620.0))
+    study = {"budget": 600.0, "engine": "simulated", "flags": {"tp-size": 8}, "output": "best-config.yaml"}
+    journal.create({"study": study, "model_path": "simulated/tiny", "token": "t"})
+    journal.set_fact("environment", Environment(sglang_version="0.5.17", command=("python", "-m", "sglang")))
+    journal.set_fact("build", {"version": "0.5.17"})
+    journal.set_fact("verdict", {"incumbent": best, "runner_up": None, "clear": True, "explanation": "so it is"})
+    journal.set_fact("export_setting", setting)
+    journal.set_fact("done", "the budget is used up")
+    journal.close()
+    return directory
+
+
+@pytest.mark.usefixtures("finished")
+def test_list_show_status_and_log_read_a_study(kvtune):
+    assert "tiny-1" in kvtune("list").stdout
+    status = json.loads(kvtune("status", "tiny", "--json").stdout)
+    assert status["schema_version"] == 1
+    assert status["simulated"] is True
+    assert status["state"] == "done"
+    assert status["incumbent"]["completion_rate"]["value"] == 600.0
+    shown = kvtune("show").stdout
+    assert "600 tokens/s (580 to 620)" in shown
+    assert "SIMULATED" in shown
+    assert kvtune("log").returncode == 0
+    assert "600 tokens/s" in kvtune("compare", "tiny-1", "tiny-1").stdout
+
+
+@pytest.mark.usefixtures("finished")
+def test_export_and_report_come_from_the_journal(kvtune, tmp_path):
+    text = kvtune("export", "tiny-1").stdout
+    assert "mem-fraction-static: 0.88" in text
+    assert "SIMULATED" in text
+    assert kvtune("export", "tiny-1", "--format", "systemd", "--output", "unit").returncode == 0
+    assert "ExecStart=" in (tmp_path / "unit").read_text()
+    done = kvtune("report", "tiny-1")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "tiny-1.html").read_text().startswith("<!doctype html>")
+    assert kvtune("report", "tiny-1", "--format", "markdown").stdout.startswith("# tiny-1")
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_finished_study_is_not_resumed_without_more_to_do(kvtune):
+    refused(kvtune("--resume", "tiny-1"), 2, "is finished", "--budget")
+    refused(kvtune("--resume", "tiny-1", "--model", "x"), 2, "--model", "begin a new one")
+
+
+@pytest.mark.usefixtures("finished")
+def test_reading_into_a_closed_pipe_is_no_error(tmp_path):
+    env = {**os.environ, "KVTUNE_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        f"{sys.executable} -m tuner.cli show | true", shell=True, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
