@@ -51,7 +51,7 @@ def to_yaml(config: ServerConfig, build: SglangBuild) -> str:
             continue
         _refuse_special(name, build)
         document.update(_yaml_item(name, value, build))
-    return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True, width=110)
+    return yaml.safe_dump(document, sort_keys=False, default_flow_style=False, allow_unicode=True, width=110)
 
 
 def settle(config: ServerConfig, build: SglangBuild) -> dict[str, FlagValue]:
@@ -156,6 +156,4 @@ def _takes_value(name: str, build: SglangBuild) -> bool:
 def _refuse_special(name: str, build: SglangBuild) -> None:
     if name in build.special:
         hint = build.special[name].split(". ")[0].strip()
-        raise UsageError(
-            f"flags: SGLang {build.version} refuses {name} in its YAML{f' ({hint})' if hint else ''}"
-        )
+        raise UsageError(f"flags: SGLang {build.version} refuses {name} in its YAML{f' ({hint})' if hint else ''}")

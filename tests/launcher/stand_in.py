@@ -2,9 +2,9 @@
 
 usage: stand_in.py MODE [SGLang flags...]. It prints SGLang's "fired up" line, listens on --port and answers
 /health_generate. Modes: good; slow (a line every 0.1 s for a second before it serves); mute (never says or does
-anything); dies (ends with code 7 before it serves); bind (says that it could not bind and hangs); deaf (never answers);
-stubborn (ignores SIGTERM); worker (has a child that dies with it, as SGLang has); straggler (a child that outlives it); orphan (the
-same in a session of its own).
+anything); dies (ends with code 7 before it serves); bind (says that it could not bind and hangs); deaf (never
+answers); stubborn (ignores SIGTERM); worker (has a child that dies with it, as SGLang has); straggler (a child
+that outlives it); orphan (the same in a session of its own).
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ async def test_an_orphan_is_reaped_from_its_record_alone(tmp_path: Path) -> None
     assert server.exit_code is not None
 
 
-async def test_a_stranger_with_our_pid_is_not_reaped(tmp_path: Path) -> None:
+async def test_a_stranger_with_our_pid_is_not_reaped() -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
     try:
         record = ServerRecord(stranger.pid, time.clock_gettime(time.CLOCK_BOOTTIME) - 50, stranger.pid, "t", 1)
