@@ -76,9 +76,7 @@ def _exit_code(plan: MemoryPlan, version: tuple[int, ...]) -> int:
     return 1 if plan.death is StartDeath.HOST_OOM_KILLED and version >= (0, 5, 10) else KILLED_ITSELF
 
 
-def _stage_times(
-    preset: Preset, options: EngineOptions, plan: MemoryPlan, faults: Faults, seed: str
-) -> StageTimes:
+def _stage_times(preset: Preset, options: EngineOptions, plan: MemoryPlan, faults: Faults, seed: str) -> StageTimes:
     start = preset.start_up
     chance = random.Random(f"start:{preset.name}:{seed}")
     factor = max(0.5, chance.gauss(1.0, preset.noise.start_time_sd_share))

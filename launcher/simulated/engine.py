@@ -62,9 +62,7 @@ class Engine:
         self.dead: Crashed | None = None
         self.counters = Counters()
         cache = RadixCache(_host_tier(self.options, self.plan), enabled=not self.options.disable_radix_cache)
-        self._scheduler = Scheduler(
-            self.plan.capacity_tokens, self.options, self.plan.max_running_requests, cache
-        )
+        self._scheduler = Scheduler(self.plan.capacity_tokens, self.options, self.plan.max_running_requests, cache)
         self._pace = Pace(preset, self.options)
         self._faults = faults
         self._report_first_tokens = report_first_tokens
@@ -303,8 +301,7 @@ class Engine:
         if not taken:
             live = next(iter(scheduler.running.values()))
             live.abort_message = (
-                "Out of memory even after retracting all other requests in the decode batch. "
-                "Aborting the last request."
+                "Out of memory even after retracting all other requests in the decode batch. Aborting the last request."
             )
             self._drop(live)
             return

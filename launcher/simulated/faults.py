@@ -72,9 +72,7 @@ class Faults:
 
     def taken_gib(self, gpu_count: int) -> tuple[float, ...]:
         """What strangers hold on each GPU."""
-        return tuple(
-            sum((gib for gpu, gib in self.leftover_gib if gpu == index), 0.0) for index in range(gpu_count)
-        )
+        return tuple(sum((gib for gpu, gib in self.leftover_gib if gpu == index), 0.0) for index in range(gpu_count))
 
 
 NO_FAULTS = Faults()

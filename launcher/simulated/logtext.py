@@ -241,9 +241,7 @@ def graph_batches(largest: int) -> list[int]:
     return [size for size in sizes if size <= largest]
 
 
-def _host_pool(
-    options: EngineOptions, plan: MemoryPlan, times: StageTimes, wording: Wording
-) -> Iterator[Timed]:
+def _host_pool(options: EngineOptions, plan: MemoryPlan, times: StageTimes, wording: Wording) -> Iterator[Timed]:
     if not options.hicache_on or plan.death in (StartDeath.HOST_TOO_SMALL, StartDeath.HOST_POOL_SMALLER):
         return
     if plan.host_tokens < plan.capacity_tokens:
@@ -338,10 +336,7 @@ def _start_error(preset: Preset, options: EngineOptions, plan: MemoryPlan, host_
                 "4. disable CUDA graph by --disable-cuda-graph. (Not recommended. Huge performance loss)"
             )
         case StartDeath.HOST_POOL_SMALLER:
-            return (
-                "AssertionError: The host memory should be larger than the device memory "
-                "with the current protocol"
-            )
+            return "AssertionError: The host memory should be larger than the device memory with the current protocol"
         case StartDeath.HOST_TOO_SMALL:
             return (
                 "ValueError: Not enough host memory available. "

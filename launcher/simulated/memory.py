@@ -76,9 +76,7 @@ def plan_memory(
     host_available_gb: float | None = None,
 ) -> MemoryPlan:
     """The memory of one start. `taken_gib` is what strangers hold on each rank's GPU, `version` SGLang's."""
-    ranks = [
-        preset.box.free_before_weights_gib - taken for taken in (*taken_gib, *_zeros(options, taken_gib))
-    ]
+    ranks = [preset.box.free_before_weights_gib - taken for taken in (*taken_gib, *_zeros(options, taken_gib))]
     baseline = min(ranks)
     weights = preset.model.weights_gib * preset.model.tp_size / options.tp_size
     after_weights = baseline - preset.box.lost_before_weights_gib - weights
@@ -202,9 +200,7 @@ def _capacity(options: EngineOptions, after_weights: float, baseline: float, per
 def _pool_gib(preset: Preset, options: EngineOptions, tokens: int) -> float:
     if tokens <= 0:
         return 0.0
-    buffer = (tokens + options.page_size) * _buffer_bytes_per_token(
-        preset, options.kv_cache_dtype, options.tp_size
-    )
+    buffer = (tokens + options.page_size) * _buffer_bytes_per_token(preset, options.kv_cache_dtype, options.tp_size)
     rounded = math.ceil(buffer / _BUFFER_BYTES) * _BUFFER_BYTES
     return rounded * preset.model.layers * _buffers_per_layer(preset) / GIB
 

@@ -91,9 +91,7 @@ class PrefillBatch:
 class Scheduler:
     """The state of one DP rank."""
 
-    def __init__(
-        self, capacity_tokens: int, options: EngineOptions, max_running: int, cache: RadixCache
-    ) -> None:
+    def __init__(self, capacity_tokens: int, options: EngineOptions, max_running: int, cache: RadixCache) -> None:
         self.capacity_tokens = capacity_tokens
         self.cache = cache
         self.max_running = max_running

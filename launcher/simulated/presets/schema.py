@@ -150,7 +150,7 @@ class Noise(_Section):
 
 
 class Answers(_Section):
-    """How long answers are when the client leaves the end to the model (no ignore_eos)."""
+    """How long answers are when the client leaves the end to the model (no ignore_eos): log-normal."""
 
     mean_tokens: float = Field(default=600.0, gt=0)
     sd_share: float = Field(default=0.5, ge=0)

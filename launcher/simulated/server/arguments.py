@@ -14,9 +14,7 @@ from launcher.config import FlagValue, ServerConfig
 from launcher.errors import UsageError
 from launcher.simulated.boot import version_tuple
 
-_DEFAULTS: dict[str, Any] = json.loads(
-    Path(__file__).with_name("server_args.json").read_text(encoding="utf-8")
-)
+_DEFAULTS: dict[str, Any] = json.loads(Path(__file__).with_name("server_args.json").read_text(encoding="utf-8"))
 _ALIASES = {"tp_size": ("--tensor-parallel-size", "--tp"), "model_path": ("--model",), "dp_size": ("--dp",)}
 _ONLY_BEFORE_0_5_20 = ("--cuda-graph-max-bs", "--cuda-graph-bs", "--disable-piecewise-cuda-graph")
 _CHOICES = {
@@ -76,9 +74,7 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(version: str) -> argparse.ArgumentParser:
     """The parser of one version: 0.5.23 no longer knows the older graph flags."""
-    parser = _Parser(
-        prog="launch_server.py", description="A simulated SGLang server: no GPU, every number computed."
-    )
+    parser = _Parser(prog="launch_server.py", description="A simulated SGLang server: no GPU, every number computed.")
     own = parser.add_argument_group("simulation")
     own.add_argument("--preset", required=True, help="name of a preset, or a YAML file")
     own.add_argument("--speed", type=float, default=1.0, help="simulated seconds per wall second")
@@ -110,9 +106,7 @@ def _add(group: argparse._ArgumentGroup, name: str, default: Any) -> None:
     else:
         kind = _NUMBERS.get(name) or (type(default) if isinstance(default, int | float) else str)
         required = name == "model_path"
-        group.add_argument(
-            *flags, dest=name, type=kind, default=default, choices=_CHOICES.get(name), required=required
-        )
+        group.add_argument(*flags, dest=name, type=kind, default=default, choices=_CHOICES.get(name), required=required)
 
 
 def parse_arguments(argv: list[str]) -> Arguments:
@@ -156,9 +150,7 @@ def _config(options: dict[str, Any]) -> ServerConfig:
         if known and name not in _NOT_CONFIG and value is not None and value != _DEFAULTS.get(name):
             flags[name.replace("_", "-")] = value
     size = options["hicache_size"] if options["enable_hierarchical_cache"] else 0
-    return ServerConfig(
-        options["model_path"], options["mem_fraction_static"], options["kv_cache_dtype"], size, flags
-    )
+    return ServerConfig(options["model_path"], options["mem_fraction_static"], options["kv_cache_dtype"], size, flags)
 
 
 def _with_config_file(argv: list[str]) -> list[str]:
@@ -183,9 +175,7 @@ def _with_config_file(argv: list[str]) -> list[str]:
 
 def _words(key: str, value: object) -> list[str]:
     if "_" in key:
-        raise UsageError(
-            f"argument {key!r} of the --config file: SGLang wants dashes ({key.replace('_', '-')!r})"
-        )
+        raise UsageError(f"argument {key!r} of the --config file: SGLang wants dashes ({key.replace('_', '-')!r})")
     if value is True:
         return [f"--{key}"]
     if value is False:

@@ -36,9 +36,7 @@ class Children:
         self._list: list[Child] = []
         for rank in range(tp_size):
             title = f"sglang::scheduler_TP{rank}" if tp_size > 1 else "sglang::scheduler"
-            self._list.append(
-                self._start(title, rank, outlives_s=_ZOMBIE_WALL_S if zombie and rank == 0 else 0.0)
-            )
+            self._list.append(self._start(title, rank, outlives_s=_ZOMBIE_WALL_S if zombie and rank == 0 else 0.0))
         self._list.append(self._start("sglang::detokenizer", None, outlives_s=0.0))
 
     @property
@@ -87,6 +85,4 @@ class Children:
             started_s = psutil.Process(child.process.pid).create_time()
         except psutil.Error:
             started_s = 0.0
-        return Held(
-            child.gpu, child.process.pid, started_s, child.title, used_bytes, busy_share, self._release_wall_s
-        )
+        return Held(child.gpu, child.process.pid, started_s, child.title, used_bytes, busy_share, self._release_wall_s)

@@ -37,12 +37,7 @@ class _Text:
             self._lines += rows
 
     def histogram(self, name: str, series: Iterable[tuple[Labels, Histogram]]) -> None:
-        rows = [
-            row
-            for labels, histogram in series
-            if histogram.count
-            for row in _buckets(name, labels, histogram)
-        ]
+        rows = [row for labels, histogram in series if histogram.count for row in _buckets(name, labels, histogram)]
         if rows:
             self._head(name, "histogram")
             self._lines += rows
@@ -144,9 +139,7 @@ def _scheduler_counters(text: _Text, state: ServerState, gauges: Gauges, labels:
     for name, value in retracted.items():
         text.family(name, "counter", [(labels, value)] if value else [])
     cache = {"cache_type": "HiRadixCache" if gauges.host_total_tokens else "RadixCache"}
-    text.family(
-        "evicted_tokens_total", "counter", [(cache, gauges.evicted_tokens)] if gauges.evicted_tokens else []
-    )
+    text.family("evicted_tokens_total", "counter", [(cache, gauges.evicted_tokens)] if gauges.evicted_tokens else [])
     text.family(
         "load_back_tokens_total",
         "counter",
@@ -162,9 +155,7 @@ def _tokenizer_counters(text: _Text, state: ServerState, gauges: Gauges, labels:
         if totals.requests
     ]
     text.family("prompt_tokens_total", "counter", [(key, totals.prompt_tokens) for key, totals in by_stream])
-    text.family(
-        "generation_tokens_total", "counter", [(key, totals.generation_tokens) for key, totals in by_stream]
-    )
+    text.family("generation_tokens_total", "counter", [(key, totals.generation_tokens) for key, totals in by_stream])
     text.family("num_requests_total", "counter", [(key, totals.requests) for key, totals in by_stream])
     aborted = gauges.counters.aborted_requests
     text.family("num_aborted_requests_total", "counter", [(labels, aborted)] if aborted else [])
@@ -176,9 +167,7 @@ def _tokenizer_counters(text: _Text, state: ServerState, gauges: Gauges, labels:
 
 
 def _http(text: _Text, state: ServerState) -> None:
-    requests = [
-        ({"endpoint": path, "method": method}, n) for (path, method), n in state.http_requests.items()
-    ]
+    requests = [({"endpoint": path, "method": method}, n) for (path, method), n in state.http_requests.items()]
     active = [({"endpoint": path, "method": method}, n) for (path, method), n in state.http_active.items()]
     responses = [
         ({"endpoint": path, "method": method, "status_code": str(status)}, n)
@@ -201,9 +190,7 @@ def _start_up(text: _Text, state: ServerState, labels: Labels) -> None:
         "prefill": times.decode_graphs_s - times.prefill_graphs_s,
         "decode": times.host_pool_s - times.decode_graphs_s,
     }
-    text.family(
-        "startup_time_seconds", "gauge", [({**labels, "phase": key}, value) for key, value in phases.items()]
-    )
+    text.family("startup_time_seconds", "gauge", [({**labels, "phase": key}, value) for key, value in phases.items()])
     text.family(
         "startup_cuda_graph_time_seconds",
         "gauge",

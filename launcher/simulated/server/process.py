@@ -107,9 +107,7 @@ class ServerProcess:
             await web.TCPSite(runner, arguments.host, arguments.port, backlog=2048).start()
         except OSError:
             return self._port_is_taken()
-        self._say(
-            f"INFO:     Uvicorn running on http://{arguments.host}:{arguments.port} (Press CTRL+C to quit)"
-        )
+        self._say(f"INFO:     Uvicorn running on http://{arguments.host}:{arguments.port} (Press CTRL+C to quit)")
         await self._sleep_until(self._boot.times.ready_s)
         driver = self._state.driver = self._open_driver()
         self._state.ready = True
@@ -140,9 +138,7 @@ class ServerProcess:
                 f"Remaining requests remaining_rids={driver.pending_ids[:5]}."
             )
         await asyncio.sleep(self._preset.start_up.stop_s / self._arguments.speed)
-        self._say(
-            f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}"
-        )
+        self._say(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
         return 0
 
     def _open_driver(self) -> Driver:
@@ -170,11 +166,7 @@ class ServerProcess:
         directory = self._arguments.gpu_state
         if directory is None:
             return None
-        if (
-            not (directory / BOX_FILE).exists()
-            or self._faults.leftover_gib
-            or self._faults.lost_gpu is not None
-        ):
+        if not (directory / BOX_FILE).exists() or self._faults.leftover_gib or self._faults.lost_gpu is not None:
             prepare_gpu_state(directory, self._preset, self._faults)
         sweep(directory)
         return directory

@@ -7,6 +7,7 @@ tokens, by a hash of everything up to the block's end.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import uuid
 from array import array
@@ -35,18 +36,20 @@ class Sampling:
     ignore_eos: bool
 
 
-def request_of(
-    body: dict[str, Any], prompt: bytes, tokens: int, sampling: Sampling, answers: Answers
-) -> SimRequest:
+def request_of(body: dict[str, Any], prompt: bytes, tokens: int, sampling: Sampling, answers: Answers) -> SimRequest:
     """A request of `tokens` tokens. Without ignore_eos it ends at a length drawn from the preset."""
     request_id = str(body.get("rid") or uuid.uuid4().hex)
     output = sampling.max_new_tokens
     if not sampling.ignore_eos:
-        chance = random.Random(prompt[-256:] + request_id.encode())
-        output = max(
-            1, min(output, round(chance.gauss(answers.mean_tokens, answers.mean_tokens * answers.sd_share)))
-        )
+        output = max(1, min(output, round(_answer_tokens(prompt, request_id, answers))))
     return SimRequest(request_id, tuple(_segments(prompt, tokens)), output, sampling.max_new_tokens)
+
+
+def _answer_tokens(prompt: bytes, request_id: str, answers: Answers) -> float:
+    """A log-normal length; the same request id and prompt always get the same."""
+    spread = math.sqrt(math.log1p(answers.sd_share**2))
+    chance = random.Random(prompt[-256:] + request_id.encode())
+    return chance.lognormvariate(math.log(answers.mean_tokens) - spread**2 / 2, spread)
 
 
 def native_prompt(body: dict[str, Any]) -> tuple[bytes, int]:
@@ -64,9 +67,7 @@ def ids_prompt(ids: object) -> tuple[bytes, int]:
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], list):
         ids = ids[0]
     if not isinstance(ids, list) or not ids:
-        raise BadRequestError(
-            "input_ids must be a list of token ids; the simulation takes one prompt per request."
-        )
+        raise BadRequestError("input_ids must be a list of token ids; the simulation takes one prompt per request.")
     try:
         return array("q", ids).tobytes(), len(ids)
     except (TypeError, OverflowError):
@@ -82,9 +83,7 @@ def native_sampling(body: dict[str, Any]) -> Sampling:
     params = body.get("sampling_params") or {}
     if not isinstance(params, dict):
         raise BadRequestError("sampling_params must be an object.")
-    return Sampling(
-        _positive(params.get("max_new_tokens", _DEFAULT_MAX_NEW_TOKENS)), bool(params.get("ignore_eos"))
-    )
+    return Sampling(_positive(params.get("max_new_tokens", _DEFAULT_MAX_NEW_TOKENS)), bool(params.get("ignore_eos")))
 
 
 def openai_sampling(body: dict[str, Any], default: int) -> Sampling:
