@@ -1,0 +1,149 @@
+"""`python -m bench.contest [--presets a.yaml b.yaml] [--seeds N]`: one run, a few tables, the figures
+last."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from bench.contest.cases import HIDDEN_RANGES, Case, cases_of, default_cases, hidden_of
+from bench.contest.ours import Kvtune
+from bench.contest.race import Method, Score, run_study
+from bench.contest.report import BLACK_BOX, KVTUNE, print_cases, print_figures, print_table
+from bench.contest.rivals import available_rivals
+from bench.contest.table import rate_table
+from bench.contest.world import World
+
+WORKERS = 2
+SEEDS = 20
+SIDE_SEEDS = 8
+"""Seeds of the side tables (probes, model errors)."""
+ERRORS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("overhead +2 GiB, unseen", {"overhead_gib": 2.0}),
+    ("speed curve bent", {"bend": 0.15}),
+    ("fp8 holds 25% fewer tokens", {"fp8_tokens": 0.75}),
+)
+RIVALS_WITH_TORCH = 9
+HOW_IT_IS_RUN = """\
+Starts, logs and crashes are the engine's own. A level loads it for a minute; its rate is read
+from a table measured on the engine in virtual time, scaled by the hidden speed, with noise on top.
+Oracle: the best true rate among settings that live with the transient two deviations above its mean. All
+rivals climb four levels per start; those with a model begin at SGLang's default."""
+WITH_PROBES, WITHOUT_PROBES = "with probes", "without probes"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One study to run. `errors` are deliberate departures from the physics."""
+
+    case: Case
+    method: str
+    seed: int
+    errors: tuple[tuple[str, float], ...] = ()
+
+
+def main() -> None:
+    arguments = _arguments()
+    cases = cases_of(arguments.presets) if arguments.presets else default_cases()
+    seeds = range(arguments.seed0, arguments.seed0 + arguments.seeds)
+    began = time.monotonic()
+    _say_what_is_run(cases, arguments.seeds)
+    with ProcessPoolExecutor(WORKERS) as pool:
+        list(pool.map(rate_table, cases))
+        print(f"rate tables: {time.monotonic() - began:.0f} s", flush=True)
+        scores = list(pool.map(run_job, _main_jobs(cases, seeds), chunksize=1))
+        _print_main(scores)
+        side = seeds[:SIDE_SEEDS]
+        _print_probes(list(pool.map(run_job, _probe_jobs(cases, side))))
+        for title, errors in ERRORS:
+            jobs = [Job(case, KVTUNE, seed, tuple(errors.items())) for case in cases for seed in side]
+            _print_error(title, scores, list(pool.map(run_job, jobs)), side)
+    print(f"\nwhole contest: {time.monotonic() - began:.0f} s\n")
+    print_figures(scores)
+
+
+def run_job(job: Job) -> Score:
+    """One study in a worker process."""
+    warnings.simplefilter("ignore")
+    hidden = hidden_of(job.case, job.seed, dict(job.errors))
+    world = World(job.case, rate_table(job.case), hidden, job.seed)
+    return run_study(_method(job), world, job.seed)
+
+
+def _method(job: Job) -> Method:
+    rivals = {rival.name: rival for rival in available_rivals()}
+    if job.method in rivals:
+        return rivals[job.method](job.case, job.seed)
+    ours: dict[str, Callable[[], Kvtune]] = {
+        KVTUNE: lambda: Kvtune(job.case, job.seed),
+        BLACK_BOX: lambda: Kvtune(job.case, job.seed, black_box=True, name=BLACK_BOX),
+        WITH_PROBES: lambda: Kvtune(job.case, job.seed, name=WITH_PROBES),
+        WITHOUT_PROBES: lambda: Kvtune(job.case, job.seed, probes=False, name=WITHOUT_PROBES),
+    }
+    return ours[job.method]()
+
+
+def _methods() -> tuple[str, ...]:
+    return (KVTUNE, BLACK_BOX, *(rival.name for rival in available_rivals()))
+
+
+def _main_jobs(cases: Sequence[Case], seeds: range) -> list[Job]:
+    return [Job(case, method, seed) for seed, case, method in itertools.product(seeds, cases, _methods())]
+
+
+def _probe_jobs(cases: Sequence[Case], seeds: range) -> list[Job]:
+    slow = [case for case in cases if case.slow_start]
+    return [
+        Job(case, method, seed) for case, method, seed in itertools.product(slow, (WITH_PROBES, WITHOUT_PROBES), seeds)
+    ]
+
+
+def _print_main(scores: Sequence[Score]) -> None:
+    by_method = [(method, [score for score in scores if score.method == method]) for method in _methods()]
+    print_table("All cases and seeds, budget 2 h of simulated time", by_method)
+    print_cases([score for score in scores if score.method == KVTUNE])
+
+
+def _print_probes(scores: Sequence[Score]) -> None:
+    if not scores:
+        return
+    groups = [
+        (method, [score for score in scores if score.method == method]) for method in (WITH_PROBES, WITHOUT_PROBES)
+    ]
+    print_table("Probes, on presets whose weights take minutes", groups)
+
+
+def _print_error(title: str, scores: Sequence[Score], wrong: Sequence[Score], seeds: range) -> None:
+    right = [score for score in scores if score.method == KVTUNE and score.seed in seeds]
+    print_table(f"Deliberate error: {title}", [("physics right", right), ("physics wrong", wrong)])
+
+
+def _say_what_is_run(cases: Sequence[Case], seeds: int) -> None:
+    print("The contest runs on the simulated engine: every rate, minute and crash below is simulated.")
+    for case in cases:
+        print(f"  {case.name}: {case.workload}, HiCache {list(case.space.hicache_sizes_gb)} GB", flush=True)
+    print(f"{seeds} seeds; hidden per seed: {HIDDEN_RANGES}.")
+    print(HOW_IT_IS_RUN)
+    if len(available_rivals()) < RIVALS_WITH_TORCH:
+        print("Optuna's GP sampler needs torch, which is not installed here: it does not take part.")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench.contest", description=__doc__)
+    parser.add_argument("--presets", nargs="+", default=[], help="presets by name or path, instead of the own pairs")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds per case")
+    parser.add_argument("--seed0", type=int, default=0, help="the first seed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    # One thread per worker: the fits are small, and two workers share two cores.
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+    main()
