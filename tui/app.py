@@ -17,9 +17,9 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 from textual.timer import Timer
 
-from tui import format as fmt
 from tui.errors import TuiError
 from tui.layout import NAMES
+from tui.panels.bars import Bar, footer_row, header_row
 from tui.panels.detail import diagnosis_page, help_page, server_page, trial_page
 from tui.panels.look import BACKGROUND, Look
 from tui.panels.row import Pen, Row
@@ -106,7 +106,7 @@ class KvtopApp(App[int]):
         Binding("escape", "forget", show=False),
     ]
 
-    def __init__(self, source: Source, settings: Settings) -> None:
+    def __init__(self, source: Source, settings: Settings, host: str = "") -> None:
         super().__init__(ansi_color=not settings.color)
         self.look = Look(settings.color, settings.ascii)
         self.view = View()
@@ -116,7 +116,7 @@ class KvtopApp(App[int]):
         self._paused = False
         self._typing: str | None = None
         self._said = ""
-        self._host = socket.gethostname().split(".")[0]
+        self._host = host
         self._board = Board(self.look)
         self._ticks = 0
         self._timer: Timer | None = None
@@ -158,7 +158,13 @@ class KvtopApp(App[int]):
             self.screen.draw(self.snapshot)
             return
         panels = panel_rows(self.snapshot, self.view, width, height - 2, self.look)
-        self._board.show([header_row(self, width), *panels, footer_row(self, width)])
+        self._board.show([header_row(self.snapshot, self._bar, width), *panels, footer_row(self._bar, width)])
+
+    @property
+    def _bar(self) -> Bar:
+        state = "PAUSED" if self._paused else self._source.status()
+        pace = "" if self._source.replay else f"every {self._source.interval_s:g} s"
+        return Bar(self._host, state, pace, self.view.needle, self._typing, self._said)
 
     def on_resize(self) -> None:
         self.draw()
@@ -247,76 +253,20 @@ class KvtopApp(App[int]):
             self.view = replace(self.view, needle=self._typing)
         self.draw()
 
-    def on_click(self, event: events.Click) -> None:
-        board = event.widget
-        if not isinstance(board, Board) or isinstance(self.screen, Page):
+    def on_board_clicked(self, message: Board.Clicked) -> None:
+        if isinstance(self.screen, Page):
             return
-        target = board.target_at(event.y)
-        if target is None:
-            return
-        kind, name = target
+        kind, name = message.target
         if kind == "panel":
             self.action_toggle_panel(int(name))
-        elif target == self.view.selected:
+        elif message.target == self.view.selected:
             self.action_open()
         else:
-            self._choose(target)
+            self._choose(message.target)
 
     def _say(self, sentence: str) -> None:
         self._said = sentence
         self.draw()
-
-    # What the header and the footer tell.
-
-    @property
-    def headline(self) -> list[str]:
-        snapshot = self.snapshot
-        told = [
-            f"{len(snapshot.servers)} server{'s' * (len(snapshot.servers) != 1)}",
-            f"{len(snapshot.gpus)} GPUs",
-        ]
-        if any(server.facts.simulated for server in snapshot.servers):
-            told.append("simulated")
-        return told
-
-    @property
-    def status(self) -> str:
-        state = "PAUSED" if self._paused else self._source.status()
-        pace = "" if self._source.replay else f"every {self._source.interval_s:g} s"
-        return "  ".join(word for word in (state, pace) if word)
-
-    @property
-    def host(self) -> str:
-        return self._host
-
-    @property
-    def prompt(self) -> str | None:
-        """What has been typed of a filter; None while none is typed."""
-        return self._typing
-
-    @property
-    def said(self) -> str:
-        return self._said
-
-
-def header_row(app: KvtopApp, width: int) -> Row:
-    now = app.snapshot.taken_unix_s
-    pen = Pen(width).gap().put("kvtop", "key").gap(2).put(fmt.clock(now) if now else "", "text").gap(2)
-    pen.put(app.host, "strong").gap(2)
-    pen.put(" · ".join(app.headline), "dim")
-    if app.view.needle:
-        pen.put(f"  /{app.view.needle}", "warn")
-    return pen.right(f"{app.status} ", "dim").row()
-
-
-def footer_row(app: KvtopApp, width: int) -> Row:
-    pen = Pen(width).gap()
-    if app.prompt is not None:
-        return pen.put("filter ", "dim").put(f"/{app.prompt}_", "strong").put("   Enter keeps, Esc drops", "dim").row()
-    for key, text in (("q", "quit"), ("?", "help"), ("p", "pause"), ("+-", "pace"), ("1-5", "panels"),
-                      ("/", "filter"), ("s", "sort"), ("d", "diagnosis"), ("enter", "open")):  # fmt: skip
-        pen.put(key, "key").put(f" {text}  ", "dim")
-    return pen.right(f"{app.said} ", "hint").row()
 
 
 def _server(snapshot: Snapshot, url: str, width: int, look: Look) -> list[Row]:
@@ -339,7 +289,7 @@ def run_app(source: Source, settings: Settings) -> int:
     if not settings.color:
         os.environ["NO_COLOR"] = "1"
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
-    app = KvtopApp(source, settings)
+    app = KvtopApp(source, settings, socket.gethostname().split(".")[0])
     try:
         app.run()
     finally:

@@ -156,7 +156,7 @@ def rendered(snapshot: Snapshot, args: argparse.Namespace, settings: Settings) -
     from tui.once import as_text
 
     width = max(60, shutil.get_terminal_size((100, 24)).columns)
-    return as_text(snapshot, width, Look(color=False, ascii=settings.ascii))
+    return as_text(snapshot, width, Look(color=False, ascii=settings.ascii, keys=False))
 
 
 def _screen(args: argparse.Namespace, settings: Settings) -> int:

@@ -34,19 +34,6 @@ class Mark:
     e2e: Histogram | None
 
 
-BORN_AT_ZERO = (
-    "generation_tokens",
-    "prompt_tokens",
-    "finished_requests",
-    "aborted_requests",
-    "retracted_requests",
-    "retracted_input_tokens",
-    "retracted_output_tokens",
-    "evicted_tokens",
-)
-"""Counters that every build with `realtime_tokens_total` (0.5.9 and later) has."""
-
-
 def mark_of(sample: ServerSample) -> Mark:
     return Mark(sample.taken_s, with_unborn(sample.totals), sample.ttft, sample.itl, sample.e2e)
 
@@ -54,12 +41,21 @@ def mark_of(sample: ServerSample) -> Mark:
 def with_unborn(totals: Totals) -> Totals:
     """SGLang's counters appear in /metrics with their first increment: until then they are zero, not unknown.
 
-    Only where the build is known to have them, which the presence of the decode counter proves.
+    Only where the build is known to have them, which `realtime_tokens_total` (0.5.9 and later) proves.
     """
     if totals.decoded_tokens is None:
         return totals
-    unborn = {name: 0.0 for name in BORN_AT_ZERO if getattr(totals, name) is None}
-    return replace(totals, **unborn) if unborn else totals
+    return replace(
+        totals,
+        generation_tokens=totals.generation_tokens or 0.0,
+        prompt_tokens=totals.prompt_tokens or 0.0,
+        finished_requests=totals.finished_requests or 0.0,
+        aborted_requests=totals.aborted_requests or 0.0,
+        retracted_requests=totals.retracted_requests or 0.0,
+        retracted_input_tokens=totals.retracted_input_tokens or 0.0,
+        retracted_output_tokens=totals.retracted_output_tokens or 0.0,
+        evicted_tokens=totals.evicted_tokens or 0.0,
+    )
 
 
 def difference(old: float | None, new: float | None) -> float | None:

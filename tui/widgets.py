@@ -7,7 +7,9 @@ from functools import cache
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.events import Click
 from textual.geometry import Region
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -32,6 +34,13 @@ class Board(Widget):
     DEFAULT_CSS = "Board { width: 1fr; height: 1fr; }"
     ALLOW_SELECT = False
 
+    class Clicked(Message):
+        """A row that stands for something was clicked."""
+
+        def __init__(self, target: tuple[str, str]) -> None:
+            super().__init__()
+            self.target = target
+
     def __init__(self, look: Look) -> None:
         super().__init__()
         self.look = look
@@ -55,9 +64,10 @@ class Board(Widget):
         if regions:
             self.refresh(*regions)
 
-    def target_at(self, y: int) -> tuple[str, str] | None:
-        """What the row under the mouse stands for."""
-        return self._rows[y].target if 0 <= y < len(self._rows) else None
+    def on_click(self, event: Click) -> None:
+        target = self._rows[event.y].target if 0 <= event.y < len(self._rows) else None
+        if target is not None:
+            self.post_message(self.Clicked(target))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Strips as they are: there is no border, link or filter for which Textual would have to walk over

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -155,6 +157,7 @@ def eight_gpus() -> tuple[GpuSample, ...]:
     return tuple(gpu(index, 1000) for index in range(8))
 
 
+@cache
 def watched(make: Callable[[float], Frame], seconds: int = 480) -> Snapshot:
     """The snapshot after `seconds` of watching, one frame a second."""
     builder = SnapshotBuilder()
@@ -291,11 +294,52 @@ def study_running(at_s: float) -> Frame:
     return frame(at_s, Feed(), gpus=eight_gpus(), study=STUDY)
 
 
-@pytest.fixture
-def busy_snapshot() -> Snapshot:
-    return watched(busy)
+def down(at_s: float) -> Frame:
+    """One server has gone a minute ago, one wants a key, one is new."""
+    now = NOON + at_s
+    gone = ServerReading(
+        Feed.url, Feed().sample(at_s), now - 75, "http://127.0.0.1:30000: connection refused", "Unreachable"
+    )
+    locked = ServerReading("http://10.0.0.7:30000", problem="401: an API key is needed", problem_kind="Unauthorized")
+    return Frame(now, (gone, locked, ServerReading("http://127.0.0.1:30002")), eight_gpus()[:2])
 
 
-@pytest.fixture
-def ceiling_snapshot() -> Snapshot:
-    return watched(ceiling)
+def no_gpu(at_s: float) -> Frame:
+    return replace(frame(at_s, SECOND), gpu_problem="no NVIDIA driver on this machine")
+
+
+def odd_gpus(at_s: float) -> Frame:
+    """Four GPUs as the field has them: throttled, lost, silent about its memory, and with a stranger on it."""
+    hot = replace(gpu(0, 1000), throttle_reasons=("hw_thermal_slowdown",), power_w=212.0, temperature_c=93.0)
+    lost = GpuSample(1, "NVIDIA GeForce RTX 3090", lost=True)
+    silent = GpuSample(2, "NVIDIA GB10", utilization_share=0.0, power_w=11.2, temperature_c=35.0)
+    shared = replace(gpu(3, 1000), processes=(*gpu(3, 1000, 83.0).processes, GpuProcess(4242, 7 * GIB, "train.py")))
+    return frame(at_s, replace(Feed(), facts=replace(KIMI, tp_size=2)), gpus=(hot, lost, silent, shared))
+
+
+def dp_ranks(at_s: float) -> Frame:
+    """Eight DP ranks, one of them hot."""
+    made = frame(at_s, Feed())
+    (reading,) = made.servers
+    assert reading.sample is not None
+    ranks = tuple(
+        RankSample(
+            dp,
+            58 if dp == 3 else 4,
+            12 if dp == 3 else 0,
+            0,
+            9_100 if dp == 3 else 1_300,
+            0,
+            900,
+            10_000,
+            0.91 if dp == 3 else 0.13,
+        )
+        for dp in range(8)
+    )
+    return replace(made, servers=(replace(reading, sample=replace(reading.sample, ranks=ranks)),))
+
+
+@pytest.fixture(scope="session")
+def feed() -> SimpleNamespace:
+    """Everything above, for tests: they cannot import a conftest by name."""
+    return SimpleNamespace(**{name: value for name, value in globals().items() if not name.startswith("_")})

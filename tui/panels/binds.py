@@ -16,7 +16,9 @@ ROLE: dict[Severity, Role] = {
 
 def binds_rows(snapshot: Snapshot, width: int, height: int, look: Look, number: int) -> list[Row]:
     """A title, then for every server its gravest finding, and its advice where there is room."""
-    rows = [title_row(number, "what binds", width, look, _note(snapshot))]
+    rows = [
+        title_row(number, "what binds", width, look, "d: whole diagnosis" if look.keys and snapshot.findings else "")
+    ]
     entries = _entries(snapshot)
     if not entries:
         rows.append(Pen(width).gap(2).put(_nothing(snapshot), "dim").row())
@@ -60,10 +62,6 @@ def _head(server: ServerView | None, finding: Finding, look: Look, width: int) -
 def _indented(text: str, width: int, role: Role, target: tuple[str, str] | None) -> Row:
     pen = Pen(width).gap(10)
     return pen.put(clip_end(text, pen.left), role).row(target)
-
-
-def _note(snapshot: Snapshot) -> str:
-    return "d: whole diagnosis" if snapshot.findings else ""
 
 
 def _nothing(snapshot: Snapshot) -> str:

@@ -91,6 +91,8 @@ class Look:
 
     color: bool = True
     ascii: bool = False
+    keys: bool = True
+    """Whether hints at keys make sense: not on paper."""
 
     def fill(self, part: str) -> str:
         """One cell of a bar. Without colour every part needs a glyph of its own."""

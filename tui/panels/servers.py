@@ -27,7 +27,7 @@ def server_rows(
     selected: str | None = None,
 ) -> list[Row]:
     """The panel in at most `height` rows: five lines a server if they fit, else two, else one."""
-    rows = [title_row(number, "servers", width, look, "enter: ranks and facts" if servers else "")]
+    rows = [title_row(number, "servers", width, look, "enter: ranks and facts" if servers and look.keys else "")]
     if not servers:
         return [*rows, Pen(width).gap(2).put("none", "dim").row()][:height]
     lines = lines_each(len(servers), height - 1)
