@@ -44,7 +44,10 @@ def free_port(avoid: Collection[int] = ()) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on it on any address, and a server could bind it now. A port whose last connections are not yet forgotten is not free."""
+    """Whether nobody listens on it on any address, and a server could bind it now.
+
+    A port whose last connections are not yet forgotten is not free.
+    """
     if is_listening(port):
         return False
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.failure import Culprit, Direction, Failure, Kind, Stage
 from launcher.failures import Evidence, classify
 from launcher.gpus import GpuReader
-from launcher.host import read_kernel_log
+from launcher.host import read_host, read_kernel_log
 from launcher.logs import read_timeline
 from launcher.redact import redact_text
 from launcher.server.record import ServerRecord
@@ -69,8 +69,9 @@ class LogFile:
         except OSError:
             return ""
 
-    def timeline(self) -> Timeline:
-        return read_timeline(self.text())
+    def timeline(self, launched_unix_s: float | None = None) -> Timeline:
+        """The start-up as the log tells it, its seconds counted from `launched_unix_s`."""
+        return read_timeline(self.text(), launched_unix_s)
 
     def _advance(self) -> None:
         if self._size_bytes() <= self._read_bytes:
@@ -90,25 +91,41 @@ class LogFile:
             return 0
 
 
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What was noted at the launch, to be held against what is found at the failure."""
+
+    launched_unix_s: float
+    oom_kills: int | None
+    gpus: GpuReader | None
+
+    def gather(self, log: str, record: ServerRecord, exit_code: int | None, found: Circumstances) -> Evidence:
+        """Everything that can be known of the failure now."""
+        oom_kills = read_host().oom_kills
+        known = oom_kills is not None and self.oom_kills is not None
+        return Evidence(
+            log=log,
+            exit_code=exit_code,
+            kernel_log=read_kernel_log(),
+            own_pids=frozenset({record.pid, *(child.pid for child in record.children)}),
+            oom_kills=oom_kills - self.oom_kills if known else None,  # type: ignore[operator]
+            gpus=self.gpus.read() if self.gpus is not None else (),
+            answers_health=found.answers,
+            silent_s=found.hung_s if found.quiet else None,
+        )
+
+
 def judge(
-    log: LogFile,
-    record: ServerRecord,
-    exit_code: int | None,
-    gpus: GpuReader | None,
-    circumstances: Circumstances,
-    *,
-    was_ready: bool,
+    log: LogFile, record: ServerRecord, exit_code: int | None, scene: Scene, circumstances: Circumstances
 ) -> Failure:
-    """One Failure, always: what nothing else explains is a hang or unknown, with the last lines as
-    evidence."""
+    """One Failure, always: what nothing else explains is a hang or unknown, with the last lines as evidence."""
     text = log.text()
     if circumstances.port_holder is not None:
         return _port_in_use(record, exit_code, circumstances.port_holder, text)
-    evidence = Evidence(log=text, exit_code=exit_code, kernel_log=read_kernel_log())
-    found = classify(evidence)
+    found = classify(scene.gather(text, record, exit_code, circumstances))
     if circumstances.hung_s is not None and (found is None or found.kind is Kind.UNKNOWN):
-        return _hung(log.timeline(), circumstances, text)
-    return found if found is not None else _unexplained(exit_code, text, was_ready=was_ready)
+        return _hung(log.timeline(scene.launched_unix_s), circumstances, text)
+    return found if found is not None else _unexplained(exit_code, text)
 
 
 def _port_in_use(record: ServerRecord, exit_code: int | None, holder: str, text: str) -> Failure:
@@ -144,11 +161,11 @@ def _hung(timeline: Timeline, circumstances: Circumstances, text: str) -> Failur
     )
 
 
-def _unexplained(exit_code: int | None, text: str, *, was_ready: bool) -> Failure:
+def _unexplained(exit_code: int | None, text: str) -> Failure:
     how = "a worker process vanished" if exit_code is None else f"it ended with code {exit_code}"
     return Failure(
         kind=Kind.UNKNOWN,
-        stage=Stage.UNDER_LOAD if was_ready else Stage.LAUNCH,
+        stage=Stage.UNDER_LOAD if FIRED_UP in text else Stage.LAUNCH,
         mem_fraction_direction=Direction.NONE,
         culprit=Culprit.UNKNOWN,
         retry=True,

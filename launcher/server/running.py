@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from pathlib import Path
 
 import httpx
@@ -12,9 +13,10 @@ from launcher.clock import Clock
 from launcher.config import ServerConfig
 from launcher.failure import Failure
 from launcher.gpus import GpuReader
+from launcher.host import read_host
 from launcher.process import Process, is_gone
 from launcher.server.ending import end, read_family
-from launcher.server.evidence import Circumstances, LogFile, judge
+from launcher.server.evidence import Circumstances, LogFile, Scene, judge
 from launcher.server.readiness import wait_ready
 from launcher.server.record import ServerRecord, StartLimits, StopLimits, StopReport
 from launcher.timeline import Timeline
@@ -44,7 +46,7 @@ class Server:
         self.launched_s = clock.now_s()
         self.api_key = api_key
         self._child = child
-        self._gpus = gpus
+        self.scene = Scene(time.time(), read_host().oom_kills, gpus)
         self._workers: tuple[Process, ...] = ()
         self._worker_lost_s: float | None = None
         self._ready = False
@@ -86,7 +88,7 @@ class Server:
 
     def judge(self, circumstances: Circumstances) -> Failure:
         """The verdict on this server as it is now."""
-        return judge(self.log, self.record, self.exit_code, self._gpus, circumstances, was_ready=self._ready)
+        return judge(self.log, self.record, self.exit_code, self.scene, circumstances)
 
     async def stop(self, limits: StopLimits = StopLimits()) -> StopReport:  # noqa: B008
         """End it and prove that nothing is left; safe to call twice."""

@@ -88,7 +88,7 @@ def test_an_interpreter_without_sglang_is_named() -> None:
 
 
 def test_a_command_that_tells_nothing_needs_the_users_word() -> None:
-    with pytest.raises(UsageError, match="does not tell which SGLang .*`sglang_version`"):
+    with pytest.raises(UsageError, match=r"does not tell which SGLang .*`sglang_version`"):
         detect_build(("echo", "hello"), {}, timeout_s=20)
     assert detect_build(("echo",), {}, timeout_s=20, declared_version="0.5.9") == SglangBuild("0.5.9")
 
