@@ -119,7 +119,9 @@ class LevelController:
         if now_s - self._began_s >= self._limits.budget_s:
             return LevelEnd.TIME
         found = self._estimate()
-        return self._judge(found) if found and found.steady else None
+        if found is None or not found.steady or found.rate <= 0 or not self._responses:
+            return None
+        return self._judge(found)
 
     def result(self, end: LevelEnd, now_s: float) -> LevelResult:
         """All that was learned of the level."""

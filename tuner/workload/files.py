@@ -57,9 +57,7 @@ def read_lengths(path: Path) -> dict[int, int]:
         for value in many if isinstance(many, list) else [one]:
             found[len(found)] = int(str(value or 0))
     if not any(found.values()):
-        raise WorkloadError(
-            f"{path}: no output lengths; a recorded run needs `output_tokens` or `output_lens`"
-        )
+        raise WorkloadError(f"{path}: no output lengths; a recorded run needs `output_tokens` or `output_lens`")
     return {index: tokens for index, tokens in found.items() if tokens > 0}
 
 

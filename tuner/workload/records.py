@@ -90,9 +90,7 @@ def _prompt(record: Record, index: int) -> Prompt:
         return Chat(tuple(messages))
     length = _number(record, _INPUTS)
     if length is None:
-        raise RecordError(
-            "a record needs `text`, `messages`, `input_ids`, `conversations` or `prompt_tokens`"
-        )
+        raise RecordError("a record needs `text`, `messages`, `input_ids`, `conversations` or `prompt_tokens`")
     return Synthetic(_segments(record, index, length))
 
 

@@ -87,9 +87,7 @@ class Request:
         if not isinstance(self.prompt, Synthetic):
             return replace(self, request_id=request_id, session=f"{self.session}#{play}")
         segments = tuple(_private(segment, play) for segment in self.prompt.segments)
-        return replace(
-            self, request_id=request_id, session=f"{self.session}#{play}", prompt=Synthetic(segments)
-        )
+        return replace(self, request_id=request_id, session=f"{self.session}#{play}", prompt=Synthetic(segments))
 
 
 def _private(segment: Segment, play: int) -> Segment:

@@ -116,9 +116,7 @@ def _values(text: str, kind: str, rest: str) -> dict[str, float]:
         values[key] = _number(text, kind, key, raw)
     missing = [key for key in known if key not in values]
     if missing:
-        raise WorkloadError(
-            f"workload {text!r}: {kind} needs {', '.join(f'{key}=NUMBER' for key in missing)}"
-        )
+        raise WorkloadError(f"workload {text!r}: {kind} needs {', '.join(f'{key}=NUMBER' for key in missing)}")
     return values
 
 

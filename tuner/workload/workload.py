@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,8 +105,7 @@ class Workload:
         each = max(1, sessions // len(own))
         slots = _shares([group.concurrency or 0 for group in own], concurrency)
         return tuple(
-            Lane(count, self._known(group.sessions(each, self.seed)))
-            for group, count in zip(own, slots, strict=True)
+            Lane(count, self._known(group.sessions(each, self.seed))) for group, count in zip(own, slots, strict=True)
         )
 
     def _mixed(self, groups: Sequence[Group], sessions: int) -> tuple[Session, ...]:
@@ -119,9 +119,7 @@ class Workload:
 
 def interleaved(decks: Sequence[Sequence[Session]]) -> Iterator[Session]:
     """Every deck spread evenly over the whole: card i of n stands at (i + 1/2) / n."""
-    places = [
-        ((at + 0.5) / len(deck), which, at) for which, deck in enumerate(decks) for at in range(len(deck))
-    ]
+    places = [((at + 0.5) / len(deck), which, at) for which, deck in enumerate(decks) for at in range(len(deck))]
     for _, which, at in sorted(places):
         yield decks[which][at]
 
@@ -189,8 +187,10 @@ def _group(entry: Mapping[str, object], at: int, seed: int) -> Group:
 
 
 def _source(requests: str, lengths: Path | None, seed: int) -> Source:
-    path = Path(requests).expanduser()
-    if path.is_file():
+    if is_spec(requests):
+        return parse_spec(requests, seed=seed)
+    path = Path(os.path.expanduser(requests))
+    if os.path.isfile(path):
         return open_file(path, lengths)
     if path.suffix in (".json", ".jsonl"):
         raise WorkloadError(f"workload {requests!r}: there is no such file")

@@ -1,0 +1,159 @@
+"""The controller on a toy queue: its rate is the long run's, and every end has its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tuner.steady import LevelController, Moment, Response, Room, Slo
+from tuner.testbed import LevelLimits
+from tuner.trial import LevelEnd, LevelResult
+from tuner.workload import Lane, LengthBook, Request, Text, load_workload
+
+Drive = Callable[..., LevelResult]
+
+
+def controller(spec: str, slots: int, capacity: int | None = None, *, seed: int = 0, **limits: Any) -> LevelController:
+    lanes = load_workload(spec, seed=seed).lanes(slots)
+    bounds = LevelLimits(**{"budget_s": 900.0, **limits})
+    return LevelController(lanes, bounds, began_s=0.0, room=Room(capacity), seed=seed, slo=Slo(itl_p95_s=0.2))
+
+
+def long_run(toy: Any, spec: str, slots: int, hours: float) -> float:
+    """Credited tokens per second of a naive closed loop, its first quarter left out."""
+    (lane,) = load_workload(spec, seed=99).lanes(slots, 4096)
+    deck = [session[0] for session in lane.sessions]
+    for at in range(slots):
+        toy.submit(deck[at])
+    sent, credited = slots, 0
+    while toy.now_s < hours * 3600:
+        for response in toy.step():
+            toy.submit(deck[sent % len(deck)])
+            sent += 1
+            credited += response.completion_tokens * (toy.now_s > hours * 900)
+    return credited / (hours * 2700)
+
+
+@pytest.mark.parametrize(("slots", "capacity"), [(24, 10**6), (96, 60_000)])
+def test_minutes_give_the_rate_of_hours(drive_toy: Drive, toy_queue: Any, slots: int, capacity: int) -> None:
+    spec = "random:in=500,out=800,cv=0.4"
+    truth = long_run(toy_queue(capacity), spec, slots, hours=2)
+    for seed in range(3):
+        result = drive_toy(controller(spec, slots, capacity, seed=seed), toy_queue(capacity))
+        assert result.end is LevelEnd.NARROW
+        assert result.steady
+        assert result.completion_rate.value == pytest.approx(truth, rel=0.04)
+        assert result.spent_s < 600
+
+
+def test_the_credit_of_first_wave_answers_is_whole() -> None:
+    level = controller("random:in=100,out=1000", 4)
+    for request in level.first_wave():
+        level.on_finish(Response(request, "length", request.tokens_to_generate, 100, 0.0, 5.0))
+    level.on_moment(Moment(10.0))
+    level.on_moment(Moment(12.0))
+    result = level.result(LevelEnd.TIME, 12.0)
+    assert result.completion_rate.value == pytest.approx(4 * 1000 / 12)
+
+
+def test_the_first_wave_is_one_request_for_every_client() -> None:
+    wave = controller("random:in=500,out=1000,cv=0.3", 96, 60_000).first_wave()
+    aged = [request for request in wave if request.age_tokens]
+    assert len(wave) == len({request.request_id for request in wave}) == 96
+    assert 45 <= len(aged) <= 60
+    assert not any(request.age_tokens for request in wave[len(aged) + 2 :])
+
+
+def test_a_level_that_cannot_reach_the_incumbent_ends_early(drive_toy: Drive, toy_queue: Any) -> None:
+    level = controller("random:in=500,out=800,cv=0.4", 24, 10**6, incumbent_rate=1e5, target_share=1e-9)
+    result = drive_toy(level, toy_queue(10**6))
+    assert result.end is LevelEnd.BEATEN
+    assert result.spent_s < 120
+
+
+def test_more_clients_that_only_wait_are_recognised(drive_toy: Drive, toy_queue: Any) -> None:
+    spec = "random:in=500,out=800,cv=0.4"
+    lower = drive_toy(controller(spec, 96, 60_000), toy_queue(60_000))
+    higher = controller(spec, 192, 60_000, lower_level=lower, target_share=1e-9)
+    assert drive_toy(higher, toy_queue(60_000)).end is LevelEnd.QUEUE_ONLY
+
+
+def test_time_is_up_when_the_budget_is(drive_toy: Drive, toy_queue: Any) -> None:
+    level = controller("random:in=500,out=800", 24, target_share=1e-9, budget_s=100.0)
+    result = drive_toy(level, toy_queue(10**6))
+    assert result.end is LevelEnd.TIME
+    assert result.spent_s == pytest.approx(100, abs=3)
+    assert result.unfinished_requests == 24
+
+
+def test_a_server_that_answers_nothing_is_stalled() -> None:
+    level = controller("random:in=500,out=800", 4)
+    level.first_wave()
+    verdicts = []
+    for at in range(1, 100):
+        level.on_moment(Moment(2.0 * at, generated_tokens=50.0))
+        verdicts.append(level.verdict(2.0 * at))
+    assert verdicts[50] is None
+    assert verdicts[-1] is LevelEnd.STALLED
+
+
+def test_errors_are_counted_by_kind_and_their_tokens_taken_out() -> None:
+    level = controller("random:in=500,out=800", 4)
+    first, second, *_ = level.first_wave()
+    level.on_error(first, "http_503")
+    level.on_error(second, "disconnected", generated_tokens=300.0)
+    for at in range(1, 60):
+        level.on_moment(Moment(2.0 * at, generated_tokens=20.0 * at))
+    result = level.result(LevelEnd.TIME, 120.0)
+    assert result.errors_by_kind == {"http_503": 1, "disconnected": 1}
+    assert result.gen_tokens_per_s == pytest.approx(10)
+    assert result.completion_rate.value == pytest.approx(10 * (1 - 300 / 1180), rel=0.01)
+
+
+def test_endless_errors_end_the_level() -> None:
+    level = controller("random:in=500,out=800", 1)
+    (request,) = level.first_wave()
+    for _ in range(50):
+        (request,) = level.on_error(request, "connection")
+    assert level.verdict(1.0) is LevelEnd.STALLED
+
+
+def test_the_same_seed_sends_the_same_requests() -> None:
+    waves = [controller("random:in=500,out=800,cv=0.5", 32, 20_000, seed=5).first_wave() for _ in range(2)]
+    assert waves[0] == waves[1]
+
+
+def test_a_session_goes_on_with_its_next_turn() -> None:
+    level = controller("multi-turn:turns=3,in=10,out=10", 2)
+    request = next(request for request in level.first_wave() if request.turn < 2)
+    (following,) = level.on_finish(Response(request, "length", request.tokens_to_generate, 10, 0.0, 1.0))
+    assert (following.session, following.turn) == (request.session, request.turn + 1)
+
+
+def test_lengths_that_the_model_decides_are_learned_and_then_used() -> None:
+    book = LengthBook()
+    deck = tuple((Request(f"r{at}", Text("hello"), 2, 500, None, session=f"r{at}"),) for at in range(8))
+    level = LevelController([Lane(4, deck)], LevelLimits(900.0), began_s=0.0, lengths=book)
+    wave = level.first_wave()
+    assert not any(request.age_tokens or request.ignore_eos for request in wave)
+    for request in wave:
+        level.on_finish(Response(request, "stop", 100, 2, 0.0, 5.0))
+    level.on_unfinished(level.out[0], 40)
+    assert book.expect(deck[0][0]).output_tokens == 100
+    assert book.expect(deck[7][0]).output_tokens == 110  # 440 tokens, 4 finishes
+
+
+def test_waiting_before_the_level_began_is_part_of_the_first_token_time() -> None:
+    level = controller("random:in=500,out=1000", 60, 20_000)
+    wave = level.first_wave()
+    first_waiting = next(request for request in wave if not request.age_tokens)
+    behind = len(wave) - 1 - wave.index(first_waiting)
+    level.on_first_token(first_waiting, 0.0, 3.0)
+    for at in range(1, 60):
+        level.on_moment(Moment(2.0 * at, generated_tokens=2000.0 * at))
+    result = level.result(LevelEnd.TIME, 120.0)
+    assert result.ttft_s is not None
+    assert result.responses_per_s == pytest.approx(1.0, rel=0.01)
+    assert result.ttft_s.p50 == pytest.approx(3.0 + behind, rel=0.02)

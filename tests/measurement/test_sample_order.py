@@ -1,0 +1,32 @@
+"""The sample stands for the whole, and so does every stretch of its order."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.workload import load_workload
+from tuner.workload.sample import stratified
+
+
+@given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=300), st.integers(1, 400))
+def test_indices_are_distinct_and_as_many_as_there_can_be(pairs: list[tuple[int, int]], count: int) -> None:
+    output, prompt = np.array(pairs).T
+    chosen = stratified(output, prompt, count, seed=3)
+    assert len(chosen) == len(set(chosen.tolist())) == min(count, len(pairs))
+    assert set(chosen.tolist()) <= set(range(len(pairs)))
+
+
+def test_the_order_is_the_same_for_the_same_seed() -> None:
+    first, second = (load_workload("random:in=100,out=100,cv=0.5", seed=4).sample(200) for _ in range(2))
+    assert first == second
+
+
+def test_stretches_are_more_even_than_chance_makes_them() -> None:
+    lengths = np.random.default_rng(0).lognormal(6, 0.5, 8000).astype(np.int64)
+    played = lengths[stratified(lengths, lengths[::-1], 1024, seed=1)]
+    chance = np.random.default_rng(1).choice(lengths, 1024)
+    spread = [np.std([part.mean() for part in np.array_split(values, 32)]) for values in (played, chance)]
+    assert spread[0] < spread[1] / 2
+    assert abs(played.mean() / lengths.mean() - 1) < 0.01
