@@ -117,7 +117,8 @@ def test_endless_errors_end_the_level() -> None:
     (request,) = level.first_wave()
     for _ in range(50):
         (request,) = level.on_error(request, "connection")
-    assert level.verdict(1.0) is LevelEnd.STALLED
+    assert level.verdict(1.0) is None
+    assert level.verdict(70.0) is LevelEnd.STALLED
 
 
 def test_the_same_seed_sends_the_same_requests() -> None:

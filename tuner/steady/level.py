@@ -18,7 +18,9 @@ from tuner.workload import Lane, LengthBook, Request
 STALL_S = 180.0
 """No token and no finish for so long: the server answers, but nothing gets done."""
 ENDLESS_ERRORS = 50
-"""So many errors without a single response in between: nothing will finish."""
+ERRORS_STALL_S = 60.0
+"""So many errors in a row, and nothing else for so long: nothing will finish. (A server that has just died also
+answers with errors; its process is gone a few seconds later, and then it is a crash and not a stall.)"""
 QUEUE_SLACK = 0.03
 """Running requests within this share of a lower level's, both with a queue: the extra clients only wait."""
 
@@ -114,7 +116,8 @@ class LevelController:
 
     def verdict(self, now_s: float) -> LevelEnd | None:
         """Why to stop now; None to go on."""
-        if self._errors_in_a_row >= ENDLESS_ERRORS or now_s - self._progress_s >= STALL_S:
+        patience_s = ERRORS_STALL_S if self._errors_in_a_row >= ENDLESS_ERRORS else STALL_S
+        if now_s - self._progress_s >= patience_s:
             return LevelEnd.STALLED
         if now_s - self._began_s >= self._limits.budget_s:
             return LevelEnd.TIME
