@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tuner.cli import main
 from tuner.journal import Journal
 from tuner.journal.view import Environment, Incumbent
 from tuner.trial import Interval, Setting
@@ -18,27 +20,30 @@ from tuner.trial import Interval, Setting
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def kvtune(tmp_path):
-    """Runs the program with a home of its own; returns the finished process."""
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "KVTUNE_HOME": str(tmp_path / "home"), "COLUMNS": "100", **environment}
-        env["PYTHONPATH"] = str(ROOT)
-        return subprocess.run(
-            [sys.executable, "-m", "tuner.cli", *arguments],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+
+@pytest.fixture
+def kvtune(tmp_path, monkeypatch, capsys):
+    """Runs the program in this process, with a home and a working directory of its own."""
+    monkeypatch.setenv("KVTUNE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["kvtune-auto", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        return Done(int(end.value.code or 0), said.out, said.err)
 
     return run
 
 
-def refused(done: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+def refused(done: Done, code: int, *parts: str) -> None:
     """One sentence on stderr, nothing on stdout, no traceback, the right code."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""

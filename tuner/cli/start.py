@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import secrets
 import subprocess
@@ -56,6 +57,14 @@ def _begun(request: Request) -> Path:
         study = read_study_file(Path(request.study_file), request.told)
     else:
         study = build_study(request.told)
+    directory = begin(study)
+    if request.name_file is not None:
+        write_whole(Path(request.name_file), f"{directory.name}\n")
+    return directory
+
+
+def begin(study: Study) -> Path:
+    """Check a study and write it down in a directory of its own, which is returned."""
     study = completed(study)
     check(study)
     directory = new_study_directory(_name(study))
@@ -68,8 +77,6 @@ def _begun(request: Request) -> Path:
         }
     )
     journal.close()
-    if request.name_file is not None:
-        write_whole(Path(request.name_file), f"{directory.name}\n")
     return directory
 
 
@@ -130,6 +137,7 @@ def check(study: Study) -> None:
         check_executable(study.command, study.server_env().get("PATH"))
     load_workload(study.workload, seed=study.seed)
     _check_port(study)
+    _check_output(Path(study.output))
 
 
 def _is_path(model: str) -> bool:
@@ -142,6 +150,13 @@ def _check_port(study: Study) -> None:
     port = study.flags.get("port")
     if isinstance(port, int) and not is_free(port):
         raise MachineError(f"flags: port: {port} is in use by another process")
+
+
+def _check_output(output: Path) -> None:
+    """A study must not find out after an hour that its answer cannot be written."""
+    parent = output.parent
+    if output.is_dir() or not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise StudyFileError(f"output: {output}: must be a file in a directory that can be written to")
 
 
 def _name(study: Study) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -21,4 +22,5 @@ def write_whole(path: Path, text: str) -> None:
     except OSError as error:
         raise DiskFull(f"{path}: cannot be written ({error.strerror})") from error
     finally:
-        fresh.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            fresh.unlink()
