@@ -59,11 +59,12 @@ class Page(ModalScreen[None]):
 
     def draw(self, snapshot: Snapshot) -> None:
         width, height = self.size
-        rows = self._make(snapshot, width, self._board.look)
-        self._first = max(0, min(self._first, len(rows) - height))
-        blank = Pen(width).row()
-        shown = rows[self._first : self._first + height]
-        self._board.show(shown + [blank] * (height - len(shown)))
+        rows, room = self._make(snapshot, width, self._board.look), height - 1
+        self._first = max(0, min(self._first, len(rows) - room))
+        shown = rows[self._first : self._first + room]
+        blanks = [Pen(width).row()] * (room - len(shown))
+        foot = Pen(width).gap().put("esc", "key").put(" back  ", "dim").put("up down", "key").put(" scroll", "dim")
+        self._board.show([*shown, *blanks, foot.row()])
 
     def action_scroll_by(self, lines: int) -> None:
         self._first += lines

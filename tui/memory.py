@@ -70,7 +70,8 @@ def parts_of(gpu: GpuSample, tenant: Tenant | None, stranger_bytes: int) -> Memo
     mine = used - strangers
     free = max(0, total - used)
     if tenant is None:
-        return MemoryParts(strangers=strangers, unattributed=mine, free=free)
+        # Where no server is known nobody is a stranger.
+        return MemoryParts(unattributed=used, free=free)
     claims = _claims(tenant.facts)
     if claims is None or sum(claims) > mine + TOLERANCE_SHARE * total:
         return MemoryParts(strangers=strangers, unattributed=mine, free=free)

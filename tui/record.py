@@ -83,13 +83,21 @@ class Recording:
         self.path = path
         self._codec = TypeAdapter(RecordedFrame)
         self._last_study: tuple[int, StudyView | None] = (-1, None)
-        self._file = _plain(path)
-        self.interval_s = self._header()
         self._offsets: list[int] = []
         self._times: list[float] = []
-        self._index()
-        if not self._offsets:
-            raise RecordError(f"{path}: holds no frame")
+        self._file = _plain(path)
+        try:
+            self.interval_s = self._header()
+            self._index()
+        except RecordError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -143,6 +151,8 @@ class Recording:
                 self._offsets.append(offset)
                 self._times.append(_time_of(line))
             offset += len(line)
+        if not self._offsets:
+            raise RecordError(f"{self.path}: holds no frame")
 
 
 def _time_of(line: bytes) -> float:
@@ -172,7 +182,7 @@ def _plain(path: Path) -> IO[bytes]:
 
 def _copy(packed: gzip.GzipFile, unpacked: IO[bytes]) -> None:
     try:
-        while block := packed.read(1 << 20):
+        while block := packed.read1(1 << 16):
             unpacked.write(block)
     except EOFError:
         return

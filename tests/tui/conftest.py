@@ -310,7 +310,7 @@ def no_gpu(at_s: float) -> Frame:
 
 def odd_gpus(at_s: float) -> Frame:
     """Four GPUs as the field has them: throttled, lost, silent about its memory, and with a stranger on it."""
-    hot = replace(gpu(0, 1000), throttle_reasons=("hw_thermal_slowdown",), power_w=212.0, temperature_c=93.0)
+    hot = replace(gpu(0, 1000), throttle_reasons=("thermal (hardware)",), power_w=212.0, temperature_c=93.0)
     lost = GpuSample(1, "NVIDIA GeForce RTX 3090", lost=True)
     silent = GpuSample(2, "NVIDIA GB10", utilization_share=0.0, power_w=11.2, temperature_c=35.0)
     shared = replace(gpu(3, 1000), processes=(*gpu(3, 1000, 83.0).processes, GpuProcess(4242, 7 * GIB, "train.py")))

@@ -161,7 +161,7 @@ def test_finished_tokens_alone_are_no_proof_of_a_hang() -> None:
 
 
 def test_one_slow_gpu_among_eight() -> None:
-    gpus = [gpu(i) for i in range(7)] + [gpu(7, throttle_reasons=("hw_thermal_slowdown",), power_w=210.0)]
+    gpus = [gpu(i) for i in range(7)] + [gpu(7, throttle_reasons=("thermal (hardware)",), power_w=210.0)]
     findings = diagnose(Snapshot(0.0, (FIELD_REPORT,), tuple(gpus)))
     slow = next(finding for finding in findings if finding.rule == "slow_gpu")
     assert slow.gpu_index == 7
@@ -174,7 +174,7 @@ def test_low_power_alone_points_at_the_gpu() -> None:
 
 
 def test_a_power_cap_on_all_is_normal() -> None:
-    assert "slow_gpu" not in rules_of(FIELD_REPORT, *(gpu(i, throttle_reasons=("sw_power_cap",)) for i in range(8)))
+    assert "slow_gpu" not in rules_of(FIELD_REPORT, *(gpu(i, throttle_reasons=("power cap",)) for i in range(8)))
 
 
 def test_memory_held_by_a_stranger_is_told_in_tokens(with_ranks: Callable[[ServerView], ServerView]) -> None:

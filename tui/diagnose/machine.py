@@ -11,7 +11,7 @@ from tui.snapshot import Finding, GpuView, ServerView, Severity
 
 STRANGER_BYTES = 512 * 2**20
 """Smaller than this is a monitor or a desktop, not a tenant."""
-SLOW_REASONS = ("thermal", "hw_slowdown", "power_brake")
+SLOW_REASONS = ("thermal", "hardware slowdown", "power brake")
 """A power cap on every GPU is normal under load; these are not."""
 LOW_POWER_SHARE = 0.7
 BUSY_SHARE = 0.8

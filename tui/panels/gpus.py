@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tui import format as fmt
@@ -26,7 +27,10 @@ def gpu_rows(snapshot: Snapshot, width: int, height: int, look: Look, number: in
     first = max(0, min(first, len(gpus) - room))
     shown = gpus[first : first + room]
     names = {server.url: clip(server.short_name, 12) for server in snapshot.servers}
-    rows += [_gpu_row(gpu, width, look, names if len(names) > 1 and width >= WIDE else {}) for gpu in shown]
+    columns = Columns(
+        width, names if len(names) > 1 and width >= WIDE else {}, max((len(_state(gpu)) for gpu in gpus), default=0)
+    )
+    rows += [_gpu_row(gpu, columns, look) for gpu in shown]
     if len(shown) < len(gpus) and len(rows) > 1:
         note = f"GPUs {first}-{first + len(shown) - 1} of {len(gpus)}"
         rows[0] = title_row(number, "GPU memory", width, look, note)
@@ -34,17 +38,16 @@ def gpu_rows(snapshot: Snapshot, width: int, height: int, look: Look, number: in
 
 
 def _title(snapshot: Snapshot, width: int, look: Look, number: int) -> Row:
-    """The legend is the title's note: only the parts that some GPU has."""
+    """The legend is the title's note: only the parts that some GPU has. The GPUs' names fill what is left."""
     pen = Pen(width)
     pen.put(look.rule, "rule").gap().put(look.number(number), "key").put("GPU memory", "title").gap()
     legend = [part for part in PARTS if _anywhere(part, snapshot.gpus)]
-    models = _models(snapshot.gpus)
     names = PART_NAMES if width >= WIDE else SHORT_NAMES
-    wide = sum(len(names[part]) + 3 for part in legend) + 1
-    fill = width - pen.column - wide - (len(models) + 2 if width >= WIDE else 0) - 2
-    if width >= WIDE and models:
+    wide = sum(len(names[part]) + 3 for part in legend) + 2
+    models = _models(snapshot.gpus)
+    if len(models) + wide < pen.left:
         pen.put(models, "dim").gap()
-    pen.put(look.rule * max(1, fill), "rule").gap()
+    pen.put(look.rule * max(1, pen.left - wide), "rule").gap()
     for part in legend:
         pen.put(look.fill(part), part).put(f"{names[part]}  ", "dim")
     pen.put(look.rule * pen.left, "rule")
@@ -57,23 +60,35 @@ def _anywhere(part: str, gpus: Sequence[GpuView]) -> bool:
 
 def _models(gpus: Sequence[GpuView]) -> str:
     names = [gpu.sample.name for gpu in gpus]
-    kinds = [f"{names.count(name)} × {clip(name, 34)}" for name in dict.fromkeys(names)]
-    simulated = " (simulated)" if any(gpu.sample.simulated for gpu in gpus) else ""
-    return ", ".join(kinds) + simulated
+    kinds = [f"{names.count(name)} × {clip(name, 52)}" for name in dict.fromkeys(names)]
+    simulated = any(gpu.sample.simulated and "simulated" not in gpu.sample.name for gpu in gpus)
+    return ", ".join(kinds) + (" (simulated)" if simulated else "")
 
 
-def _gpu_row(gpu: GpuView, width: int, look: Look, names: dict[str, str]) -> Row:
-    """`names` are those of the servers, where it must be told which GPU is whose."""
-    sample = gpu.sample
-    pen = Pen(width)
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What all rows have in common, so that their bars begin in one column."""
+
+    width: int
+    names: dict[str, str]
+    """Of the servers by URL, where it must be told which GPU is whose."""
+    state: int
+    """Cells for what is out of the ordinary."""
+
+
+def _gpu_row(gpu: GpuView, columns: Columns, look: Look) -> Row:
+    sample, names = gpu.sample, columns.names
+    pen = Pen(columns.width)
     pen.put(f"{sample.index:>3} ", "dim" if not sample.lost else "bad")
     if names:
         pen.put(f"{names.get(gpu.server_url or '', ''):<{max(map(len, names.values()))}} ", "dim")
     target = ("gpu", str(sample.index))
     if sample.lost:
         return pen.put("LOST", "bad").put("  the driver has lost this GPU", "dim").row(target)
-    for text, role in _figures_wide(gpu) if width >= WIDE else _figures_narrow(gpu):
+    for text, role in _figures_wide(gpu) if columns.width >= WIDE else _figures_narrow(gpu):
         pen.put(text, role)
+    if columns.state:
+        pen.put(f" {_state(gpu):<{columns.state}}", "warn")
     pen.gap().extend(_bar(gpu.parts, max(8, pen.left - 1), look))
     return pen.row(target)
 
@@ -98,7 +113,6 @@ def _figures_wide(gpu: GpuView) -> list[tuple[str, Role]]:
         (f"{_whole(sample.temperature_c):>4}°", _heat(sample.temperature_c)),
         (f"{used:>7}", "text"),
         (f" of {total:>4} GiB", "dim"),
-        (f" {_state(gpu):<10.10}" if _state(gpu) else "", "warn"),
     ]
 
 
@@ -110,7 +124,6 @@ def _figures_narrow(gpu: GpuView) -> list[tuple[str, Role]]:
         (f"{_whole(sample.power_w):>4}W", "text"),
         (f"{_whole(sample.temperature_c):>3}°", _heat(sample.temperature_c)),
         (f"{used:>5}/{total:<4}", "text"),
-        (f" {_state(gpu):.8}" if _state(gpu) else "", "warn"),
     ]
 
 
@@ -126,7 +139,7 @@ def _state(gpu: GpuView) -> str:
     """What is out of the ordinary: throttling first."""
     sample = gpu.sample
     if sample.throttle_reasons:
-        return sample.throttle_reasons[0].replace("_", " ")
+        return sample.throttle_reasons[0].split(" (")[0]
     if sample.ecc_uncorrected:
         return f"ECC {sample.ecc_uncorrected}"
     return "MIG" if sample.mig else ""

@@ -116,7 +116,7 @@ class Look:
             "up": signs,
             "stale": "o" if self.ascii else "○",
             "down": "x" if self.ascii else "✖",
-            "locked": "!" if self.ascii else "⚿",
+            "locked": "!",
             "connecting": "." if self.ascii else "◌",
         }
         return table[reach]

@@ -84,9 +84,16 @@ class Pen:
         """Blanks up to `column`; nothing if the pen is already past it."""
         return self.gap(max(0, column - self.column))
 
+    def whole(self, *spans: Span) -> Pen:
+        """Spans that belong together: all of them, or none if they do not fit."""
+        if sum(len(text) for text, _ in spans) <= self.left:
+            for text, role in spans:
+                self.put(text, role)
+        return self
+
     def right(self, text: str, role: Role = "text") -> Pen:
-        """Text that ends at the right edge; dropped if it does not fit."""
-        if len(text) > self.left:
+        """Text that ends at the right edge; dropped if it does not fit with a blank before it."""
+        if len(text) >= self.left:
             return self
         return self.to(self.width - len(text)).put(text, role)
 

@@ -54,7 +54,7 @@ def one_server(server: ServerView, width: int, lines: int, look: Look, selected:
         _cache(server, width).row(target),
     ]
     if lines == 2:
-        return [_compact(server, width, look, selected), drawn[2]]
+        return [_compact(server, width, look, selected, with_pool=False), drawn[2]]
     return drawn[:lines]
 
 
@@ -99,18 +99,20 @@ def _facts(server: ServerView) -> list[str]:
 def _flow(server: ServerView, width: int) -> Pen:
     """The rate that matters first: what gets finished."""
     pool, rates = server.pool, server.rates
-    pen = Pen(width).gap(4)
-    pen.put("finished ", "dim").put(f"{fmt.rate(rates.completion_tokens_per_s):>6}", "finished").put(" tok/s ", "dim")
-    pen.put(f"{fmt.rate(rates.responses_per_s):>5}", "text").put(" resp/s", "dim")
-    pen.put("  decoding ", "dim").put(f"{fmt.rate(gen_of(server)):>6}", "text").put(" tok/s", "dim")
-    pen.put("  running ", "dim").put(f"{_int(pool.running):>4}", "running")
-    if server.peak_running is not None and width >= 110:
-        pen.put(f" peak {server.peak_running:<4}", "dim")
-    pen.put("  waiting ", "dim").put(f"{_int(pool.queued):>4}", "waiting" if pool.queued else "text")
+    waiting: Role = "waiting" if pool.queued else "text"
     per_minute = None if rates.retractions_per_s is None else rates.retractions_per_s * 60
-    pen.put("  retracted ", "dim").put(fmt.rate(per_minute), "bad" if per_minute else "text").put("/min", "dim")
+    pen = Pen(width).gap(4)
+    finished = fmt.rate(rates.completion_tokens_per_s)
+    pen.whole(("finished ", "dim"), (f"{finished:>6}", "finished"), (" tok/s ", "dim"))
+    pen.whole((f"{fmt.rate(rates.responses_per_s):>5}", "text"), (" resp/s", "dim"))
+    pen.whole(("  decoding ", "dim"), (f"{fmt.rate(gen_of(server)):>6}", "text"), (" tok/s", "dim"))
+    pen.whole(("  running ", "dim"), (f"{_int(pool.running):>4}", "running"))
+    pen.whole(("  waiting ", "dim"), (f"{_int(pool.queued):>4}", waiting))
+    pen.whole(("  retracted ", "dim"), (fmt.rate(per_minute), "bad" if per_minute else "text"), ("/min", "dim"))
     if server.tokens_per_joule is not None:
-        pen.put("  tokens/J ", "dim").put(fmt.rate(server.tokens_per_joule), "text")
+        pen.whole(("  tokens/J ", "dim"), (fmt.rate(server.tokens_per_joule), "text"))
+    if server.peak_running is not None:
+        pen.whole((f"  peak running {server.peak_running}", "dim"))
     return pen
 
 
@@ -159,39 +161,36 @@ def _latency(server: ServerView, width: int) -> Pen:
     rates = server.rates
     pen = Pen(width).gap(4)
     for name, told in (("TTFT", rates.ttft), ("ITL", rates.itl), ("E2E", rates.e2e)):
-        pen.put(f"{name} ", "dim")
-        _quantiles(pen, told, width)
+        pen.whole((f"{name} ", "dim"), *_quantiles(told, width))
     if rates.completion_window_s is not None:
-        pen.put(f"over {fmt.span(rates.completion_window_s)}", "dim")
+        pen.whole((f"over {fmt.span(rates.completion_window_s)}", "dim"))
     return pen
 
 
-def _quantiles(pen: Pen, told: Quantiles | None, width: int) -> None:
+def _quantiles(told: Quantiles | None, width: int) -> list[Span]:
     if told is None:
-        pen.put(fmt.UNKNOWN, "dim").gap(3)
-        return
-    pen.put("p50 ", "dim").put(f"{fmt.seconds(told.p50_s):<7}", "text")
-    if width >= 110:
-        pen.put("p90 ", "dim").put(f"{fmt.seconds(told.p90_s):<7}", "text")
-    pen.put("p99 ", "dim").put(f"{fmt.seconds(told.p99_s):<7}", "text").gap()
+        return [(f"{fmt.UNKNOWN}   ", "dim")]
+    shown = [("p50", told.p50_s), ("p90", told.p90_s), ("p99", told.p99_s)]
+    if width < 130:
+        del shown[1]
+    return [span for name, value in shown for span in ((f"{name} ", "dim"), (f"{fmt.seconds(value):<7} ", "text"))]
 
 
 def _cache(server: ServerView, width: int) -> Pen:
     rates = server.rates
     pen = Pen(width).gap(4)
-    pen.put("cache hits ", "dim").put(fmt.share(rates.hit_share), "hits")
+    pen.whole(("cache hits ", "dim"), (fmt.share(rates.hit_share), "hits"))
     for source, part in sorted(rates.hit_share_by_source.items()):
-        pen.put(f" {source} ", "dim").put(fmt.share(part), "text")
-    pen.put("  prefill ", "dim").put(fmt.rate(rates.prefill_tokens_per_s), "text").put(" tok/s", "dim")
-    pen.put("  evicted ", "dim").put(fmt.rate(rates.evicted_tokens_per_s), "text").put(" tok/s", "dim")
-    if rates.load_back_tokens_per_s is not None and server.pool.host_total_tokens:
-        pen.put("  loaded back ", "dim").put(fmt.rate(rates.load_back_tokens_per_s), "text").put(" tok/s", "dim")
+        pen.whole((f" {source} ", "dim"), (fmt.share(part), "text"))
+    flows = [("prefill", rates.prefill_tokens_per_s), ("evicted", rates.evicted_tokens_per_s)]
+    if server.pool.host_total_tokens:
+        flows.append(("loaded back", rates.load_back_tokens_per_s))
+    for name, value in flows:
+        pen.whole((f"  {name} ", "dim"), (fmt.rate(value), "text"), (" tok/s", "dim"))
     if rates.eager_share:
-        pen.put("  eager ", "dim").put(fmt.share(rates.eager_share), "warn")
+        pen.whole(("  eager ", "dim"), (fmt.share(rates.eager_share), "warn"))
     note = _hot(server) or (server.notes[0] if server.notes else "")
-    if note:
-        pen.put(f"  {note}", "dim")
-    return pen
+    return pen.put(f"  {note}" if note else "", "dim")
 
 
 def _hot(server: ServerView) -> str:
@@ -202,8 +201,8 @@ def _hot(server: ServerView) -> str:
     return f"{len(usages)} DP ranks {fmt.share(min(usages))}-{fmt.share(max(usages))} used"
 
 
-def _compact(server: ServerView, width: int, look: Look, selected: bool) -> Row:
-    """One line: everything that decides, nothing else."""
+def _compact(server: ServerView, width: int, look: Look, selected: bool, *, with_pool: bool = True) -> Row:
+    """One line: everything that decides, nothing else. `with_pool` where no line for the pool follows."""
     pool, rates = server.pool, server.rates
     pen = Pen(width)
     _badge(pen, server, look, selected)
@@ -211,12 +210,13 @@ def _compact(server: ServerView, width: int, look: Look, selected: bool) -> Row:
     pen.put("  decoding ", "dim").put(f"{fmt.rate(gen_of(server)):>6}", "text").put(" tok/s", "dim")
     pen.put("  run ", "dim").put(f"{_int(pool.running):<4}", "running")
     pen.put(" wait ", "dim").put(f"{_int(pool.queued):<4}", "waiting" if pool.queued else "text")
-    pen.put(" KV ", "dim").put(fmt.share(pool.usage_share), "strong")
-    pen.put(f" of {fmt.count(pool.capacity_tokens)}", "dim")
+    if with_pool:
+        pen.whole((" KV ", "dim"), (fmt.share(pool.usage_share), "strong"))
+        pen.whole((f" of {fmt.count(pool.capacity_tokens)}", "dim"))
     if server.reach is Reach.STALE:
-        pen.put(f"  stale {fmt.span(server.age_s)}", "warn")
+        pen.whole((f"  stale {fmt.span(server.age_s)}", "warn"))
     elif rates.ttft is not None:
-        pen.put("  TTFT ", "dim").put(fmt.seconds(rates.ttft.p50_s), "text")
+        pen.whole((" TTFT ", "dim"), (fmt.seconds(rates.ttft.p50_s), "text"))
     return pen.row(("server", server.url))
 
 

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import MachineError, Unauthorized, Unreachable
+from launcher.gpus import GpuSample
+from launcher.observe.sample import RankSample, ServerSample
+from tui.build import SnapshotBuilder
+from tui.collector import Collector, ServerPoll
+from tui.discover import LocalServer, is_sglang
+from tui.settings import Settings
+from tui.snapshot import Reach
+
+URL, OTHER = "http://127.0.0.1:1", "http://127.0.0.1:2"
+
+
+@dataclass
+class FakeReader:
+    """Answers, fails or hangs as told."""
+
+    url: str
+    answer: Callable[[], ServerSample]
+    closed: list[str] = field(default_factory=list)
+
+    def read(self) -> ServerSample:
+        return self.answer()
+
+    def close(self) -> None:
+        self.closed.append(self.url)
+
+
+@dataclass
+class FakeGpus:
+    answers: Iterator[tuple[GpuSample, ...] | Exception]
+    asked: list[bool] = field(default_factory=list)
+
+    def read(self, *, memory_only: bool = False) -> tuple[GpuSample, ...]:
+        self.asked.append(memory_only)
+        answer = next(self.answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None: ...
+
+
+def good(url: str = URL) -> ServerSample:
+    return ServerSample(time.monotonic(), url, ranks=(RankSample(running_requests=3, queued_requests=0),))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[..., Collector]]:
+    made: list[Collector] = []
+
+    def start(
+        answers: dict[str, Callable[[], ServerSample]],
+        *,
+        urls: tuple[str, ...] | None = None,
+        gpus: FakeGpus | None = None,
+        find: Callable[[], tuple[LocalServer, ...]] | None = None,
+    ) -> Collector:
+        settings = Settings(urls=tuple(answers) if urls is None else urls, interval_s=0.2)
+        collector = Collector(
+            settings,
+            gpus,
+            open_reader=lambda url, _key, _timeout_s: FakeReader(url, answers[url]),
+            find=find,
+            with_study=False,
+        )
+        made.append(collector)
+        collector.start()
+        return collector
+
+    yield start
+    for collector in made:
+        collector.stop()
+
+
+def test_a_dead_server_never_stalls_the_rest(opened: Callable[..., Collector]) -> None:
+    release = threading.Event()
+
+    def hang() -> ServerSample:
+        release.wait(5)
+        raise Unreachable("http://127.0.0.1:2: timed out")
+
+    collector = opened({URL: good, OTHER: hang})
+    until(lambda: collector.frame().servers[0].sample is not None)
+    first = collector.frame().servers[0].sample
+    until(lambda: collector.frame().servers[0].sample is not first)
+    assert collector.frame().servers[1].sample is None
+    release.set()
+    until(lambda: collector.frame().servers[1].problem is not None)
+
+
+def test_the_last_good_figures_are_kept_with_their_age_and_the_reason() -> None:
+    answers: list[ServerSample | Exception] = [good(), Unreachable("refused"), Unauthorized("401")]
+
+    def answer() -> ServerSample:
+        told = answers.pop(0)
+        if isinstance(told, Exception):
+            raise told
+        return told
+
+    poll = ServerPoll(URL, FakeReader(URL, answer), lambda: 1.0)
+    poll.step()
+    assert poll.reading.problem is None
+    sample = poll.reading.sample
+    poll.step()
+    assert poll.reading.sample is sample
+    assert (poll.reading.problem, poll.reading.problem_kind) == ("refused", "Unreachable")
+    poll.step()
+    assert poll.reading.problem_kind == "Unauthorized"
+
+
+def test_a_server_that_stays_away_is_asked_less_often() -> None:
+    def refuse() -> ServerSample:
+        raise Unreachable("refused")
+
+    poll = ServerPoll(URL, FakeReader(URL, refuse), lambda: 1.0)
+    waits = [poll.step() for _ in range(12)]
+    assert waits[0] == pytest.approx(1.0, abs=0.1)
+    assert 4.0 < waits[-1] <= 5.0
+
+
+def test_servers_of_this_machine_are_found_and_watched(opened: Callable[..., Collector]) -> None:
+    collector = opened({URL: good}, urls=(), find=lambda: (LocalServer(URL, (11, 12)),))
+    until(lambda: bool(collector.frame().servers) and collector.frame().servers[0].sample is not None)
+    assert collector.frame().servers[0].pids == (11, 12)
+
+
+def test_the_dear_figures_of_gpus_are_kept_between_their_readings(opened: Callable[..., Collector]) -> None:
+    full = GpuSample(0, "x", memory_total_bytes=100, memory_used_bytes=50, power_w=400.0)
+    lean = GpuSample(0, "x", memory_total_bytes=100, memory_used_bytes=60)
+    gpus = FakeGpus(iter([(full,), *[(lean,)] * 500]))
+    collector = opened({}, gpus=gpus)
+    until(lambda: bool(collector.frame().gpus) and collector.frame().gpus[0].memory_used_bytes == 60)
+    assert collector.frame().gpus[0].power_w == 400.0
+    assert gpus.asked[:2] == [False, True]
+
+
+def test_a_driver_that_fails_is_told_and_tried_again(opened: Callable[..., Collector]) -> None:
+    healthy = (GpuSample(0, "x"),)
+    gpus = FakeGpus(iter([MachineError("the driver does not answer"), *[healthy] * 500]))
+    collector = opened({}, gpus=gpus)
+    until(lambda: bool(collector.frame().gpus))
+    assert collector.frame().gpu_problem is None
+
+
+def test_stop_closes_the_readers() -> None:
+    reader = FakeReader(URL, good)
+    collector = Collector(Settings(urls=(URL,)), None, open_reader=lambda *_: reader, with_study=False)
+    collector.start()
+    collector.stop()
+    assert reader.closed == [URL]
+
+
+def test_stale_becomes_down_with_age() -> None:
+    from dataclasses import replace
+
+    from tui.frame import Frame, ServerReading
+
+    reading = ServerReading(URL, good(), 100.0, "timed out", "Unreachable")
+    builder = SnapshotBuilder()
+    reach = [builder.add(Frame(now, (reading,))).servers[0].reach for now in (102.0, 130.0)]
+    assert reach == [Reach.STALE, Reach.DOWN]
+    assert builder.add(Frame(131.0, (replace(reading, problem=None),))).servers[0].reach is Reach.UP
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "serves"),
+    [
+        ("python -m sglang.launch_server --model-path m --port 30000", True),
+        ("/opt/venv/bin/python /opt/venv/bin/sglang serve m", True),
+        ("python -m launcher.simulated --preset x --port 1", True),
+        ("sglang::scheduler_TP0", False),
+        ("bash -c python -m sglang.launch_server", False),
+        ("vim sglang.txt", False),
+    ],
+)
+def test_which_processes_are_servers(cmdline: str, serves: bool) -> None:
+    assert is_sglang(cmdline.split()) is serves
+
+
+def test_a_server_of_this_machine_is_found_by_its_socket(tmp_path: Path) -> None:
+    """A process that looks like SGLang and listens, started here and ended here."""
+    import subprocess
+    import sys
+
+    from tui.discover import local_servers
+
+    script = tmp_path / "listen.py"
+    script.write_text(
+        "import socket, sys\ns = socket.socket()\ns.bind(('127.0.0.1', 0))\ns.listen()\n"
+        "print(s.getsockname()[1], flush=True)\nsys.stdin.read()\n"
+    )
+    argv = [sys.executable, str(script), "sglang.launch_server"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        found = {server.url: server.pids for server in local_servers()}
+        assert process.pid in found[f"http://127.0.0.1:{port}"]
+        process.communicate("")
