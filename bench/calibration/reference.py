@@ -104,13 +104,9 @@ _PREFIXED = Lengths(64, 0, 134, 70, shared_prefixes=24, shared_prefix_tokens=600
 
 DECODE_RUNS = (
     DecodeRun("h200 0.85, 32 clients", QWEN, 0.85, "bfloat16", 32, _SHORT, {}, 0, 1_450, 1_060),
-    DecodeRun(
-        "h200 0.97, 160 clients", QWEN, 0.97, "bfloat16", 160, _LONG, NO_PREFILL_GRAPHS, 0, 2_882, 1_063
-    ),
+    DecodeRun("h200 0.97, 160 clients", QWEN, 0.97, "bfloat16", 160, _LONG, NO_PREFILL_GRAPHS, 0, 2_882, 1_063),
     DecodeRun("h200 fp8, 64 clients", QWEN, 0.85, "fp8_e4m3", 64, _LONG, NO_PREFILL_GRAPHS, 0, 1_970, 843),
-    DecodeRun(
-        "h200 fp8, 160 clients", QWEN, 0.85, "fp8_e4m3", 160, _LONG, NO_PREFILL_GRAPHS, 0, 3_151, 1_141
-    ),
+    DecodeRun("h200 fp8, 160 clients", QWEN, 0.85, "fp8_e4m3", 160, _LONG, NO_PREFILL_GRAPHS, 0, 3_151, 1_141),
     DecodeRun("h200 mla, 24 prefixes", DSV2, 0.85, "bfloat16", 64, _PREFIXED, _CAP_100K, 20, None, 977),
 )
 

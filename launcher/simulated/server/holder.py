@@ -18,6 +18,7 @@ import time
 
 _PR_SET_PDEATHSIG = 1
 _BEAT_S = 0.2
+_IDLE_BEAT_S = 2.0
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
         if directory != "-":
             with contextlib.suppress(OSError):
                 os.utime(path)
-        time.sleep(_BEAT_S)
+        time.sleep(_IDLE_BEAT_S if directory == "-" else _BEAT_S)
 
 
 main()

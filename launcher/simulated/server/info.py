@@ -7,7 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from launcher.simulated.events import Gauges
+from launcher.simulated.logtext import graph_batches
+from launcher.simulated.options import EngineOptions
 from launcher.simulated.server.state import ServerState
+
+_UNUSED_GRAPHS = ("target_verify", "draft_prefill", "draft_decode", "draft_extend")
 
 
 def server_info(state: ServerState, gauges: Gauges) -> dict[str, Any]:
@@ -140,7 +144,26 @@ def _resolved(state: ServerState) -> dict[str, Any]:
         "mem_fraction_static": options.mem_fraction_static,
         "chunked_prefill_size": options.chunked_prefill_size,
         "page_size": options.page_size,
-        "cuda_graph_config": {"decode": {"backend": "full", "max_bs": options.graph_max_batch}},
+        "cuda_graph_config": _graph_config(options),
+    }
+
+
+def _graph_config(options: EngineOptions) -> dict[str, Any]:
+    """The captured graphs by phase; a phase without graphs has the backend `disabled`."""
+    decode = graph_batches(options.graph_max_batch)
+    return {
+        "decode": {
+            "backend": "full" if decode else "disabled",
+            "max_bs": options.graph_max_batch,
+            "bs": decode,
+            "tc_compiler": None,
+        },
+        "prefill": {
+            "backend": "breakable" if options.prefill_graphs else "disabled",
+            "max_bs": options.chunked_prefill_size if options.prefill_graphs else None,
+            "bs": None,
+            "tc_compiler": None,
+        },
     }
 
 
@@ -153,6 +176,7 @@ def _startup_time(state: ServerState) -> dict[str, Any]:
         "cuda_graph": {
             "prefill": times.decode_graphs_s - times.prefill_graphs_s,
             "decode": times.host_pool_s - times.decode_graphs_s,
+            **dict.fromkeys(_UNUSED_GRAPHS, 0.0),
         },
         "tokenizer_e2e": times.http_s,
     }
@@ -172,10 +196,7 @@ def _internal_state(state: ServerState, gauges: Gauges) -> dict[str, Any]:
             "graph": {
                 "prefill": round(plan.prefill_graphs_gib, 3),
                 "decode": round(plan.decode_graphs_gib, 3),
-                "target_verify": 0.0,
-                "draft_prefill": 0.0,
-                "draft_decode": 0.0,
-                "draft_extend": 0.0,
+                **dict.fromkeys(_UNUSED_GRAPHS, 0.0),
             },
         },
         "effective_max_running_requests_per_dp": plan.max_running_requests,

@@ -146,6 +146,19 @@ def _scheduler_counters(text: _Text, state: ServerState, gauges: Gauges, labels:
         [(cache, gauges.load_back_tokens)] if gauges.load_back_tokens else [],
     )
     text.histogram("queue_time_seconds", [(labels, state.queue)])
+    if state.boot.wording.version >= (0, 5, 18):
+        text.family("prefill_effective_tokens_total", "counter", _by(labels, "mode", _effective(gauges)))
+
+
+def _effective(gauges: Gauges) -> dict[str, float]:
+    """Prompt tokens by where they came from, retractions not counted again [>= 0.5.18]."""
+    totals = gauges.counters
+    cached = totals.cached_device_tokens + totals.cached_host_tokens
+    return {
+        "input": totals.finished_prompt_tokens - cached,
+        "device_hit": totals.cached_device_tokens,
+        "host_hit": totals.cached_host_tokens,
+    }
 
 
 def _tokenizer_counters(text: _Text, state: ServerState, gauges: Gauges, labels: Labels) -> None:
@@ -164,6 +177,8 @@ def _tokenizer_counters(text: _Text, state: ServerState, gauges: Gauges, labels:
     text.histogram("time_to_first_token_seconds", [(key, totals.ttft) for key, totals in by_stream])
     text.histogram("e2e_request_latency_seconds", [(key, totals.e2e) for key, totals in by_stream])
     text.histogram("inter_token_latency_seconds", [(labels, state.itl)])
+    text.histogram("prompt_tokens_histogram", [(labels, state.prompt_lengths)])
+    text.histogram("generation_tokens_histogram", [(labels, state.answer_lengths)])
 
 
 def _http(text: _Text, state: ServerState) -> None:

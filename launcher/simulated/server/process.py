@@ -131,12 +131,14 @@ class ServerProcess:
         self._state.draining = True
         if self._terminate.is_set():
             self._say("SIGTERM received. signum=None frame=None. Draining requests and shutting down...")
-        while driver.pending and not self._interrupt.is_set():
+        while not self._interrupt.is_set():
             await asyncio.sleep(min(_DRAIN_POLL_S, 0.2 + _DRAIN_POLL_S / self._arguments.speed))
             self._say(
                 f"Gracefully exiting... Remaining number of requests {driver.pending}. "
                 f"Remaining requests remaining_rids={driver.pending_ids[:5]}."
             )
+            if not driver.pending:
+                break
         await asyncio.sleep(self._preset.start_up.stop_s / self._arguments.speed)
         self._say(f"kill_process_tree called: parent_pid={os.getpid()}, include_parent=True, pid={os.getpid()}")
         return 0

@@ -98,16 +98,17 @@ def _positive(value: object) -> int:
 
 
 def _segments(prompt: bytes, tokens: int) -> Iterator[Segment]:
-    """Blocks whose keys chain over everything before them; the rest of the prompt is its own segment."""
-    step = max(1, len(prompt) * BLOCK_TOKENS // tokens)
+    """Blocks whose keys chain over everything before them, then the last token, which is always computed."""
+    last = len(prompt) // tokens
+    body, left = prompt[: len(prompt) - last], tokens - 1
+    step = max(1, len(body) * BLOCK_TOKENS // max(1, left))
     digest = hashlib.blake2b(digest_size=8)
-    done = 0
-    for place in range(0, len(prompt), step):
-        size = min(BLOCK_TOKENS, tokens - done)
+    for place in range(0, len(body), step):
+        size = left if place + step >= len(body) else min(BLOCK_TOKENS, left)
         if size <= 0:
-            return
-        digest.update(prompt[place : place + step])
+            break
+        digest.update(body[place : place + step])
         yield int.from_bytes(digest.copy().digest()), size
-        done += size
-    if done < tokens:
-        yield int.from_bytes(digest.digest()) ^ 1, tokens - done
+        left -= size
+    digest.update(prompt[len(prompt) - last :] or b"end")
+    yield int.from_bytes(digest.digest()), 1 + left

@@ -42,6 +42,7 @@ ITL_BOUNDS = (
     0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.06, 0.08, 0.1,
     0.2, 0.4, 0.6, 0.8, 1, 2, 4, 6, 8,
 )  # fmt: skip
+LENGTH_BOUNDS = (100, 300, 500, 700, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 8000, 10000, 20000, 40000)
 QUEUE_BOUNDS = (
     0.0,
     0.001,
@@ -112,6 +113,8 @@ class ServerState:
     )
     itl: Histogram = field(default_factory=lambda: Histogram(ITL_BOUNDS))
     queue: Histogram = field(default_factory=lambda: Histogram(QUEUE_BOUNDS))
+    prompt_lengths: Histogram = field(default_factory=lambda: Histogram(LENGTH_BOUNDS))
+    answer_lengths: Histogram = field(default_factory=lambda: Histogram(LENGTH_BOUNDS))
     http_requests: dict[tuple[str, str], int] = field(default_factory=dict)
     http_responses: dict[tuple[str, str, int], int] = field(default_factory=dict)
     http_active: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -132,6 +135,8 @@ class ServerState:
         totals.ttft.observe(event.first_token_s - event.submitted_s)
         totals.e2e.observe(event.finish_s - event.submitted_s)
         self.queue.observe(event.started_s - event.submitted_s)
+        self.prompt_lengths.observe(event.prompt_tokens)
+        self.answer_lengths.observe(event.completion_tokens)
         gaps = event.completion_tokens - 1
         if gaps > 0:
             self.itl.observe((event.finish_s - event.first_token_s) / gaps, gaps)
