@@ -158,7 +158,8 @@ class Study(_Section):
 
     @property
     def model_path(self) -> str:
-        return self.model or f"simulated/{Path(self.preset).stem}"
+        name = Path(self.preset).name.removesuffix(".yaml").removesuffix(".yml")
+        return self.model or f"simulated/{name}"
 
     def launch_command(self, gpu_state: Path) -> tuple[str, ...]:
         """What starts a server, before SGLang's flags. `gpu_state`: where the simulated GPUs are kept."""

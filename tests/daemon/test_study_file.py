@@ -158,5 +158,5 @@ def test_a_budget_counts_what_earlier_runs_spent_and_not_what_the_user_paused(st
     budget.paused_s += 200.0
     assert budget.spent_s == 1_300.0
     assert budget.remaining_s == 5_900.0
-    assert budget.level_s() == 300.0
+    assert budget.level_s() == 600.0
     assert Budget(120.0, 100.0, clock, clock.now_s()).level_s() == 8.0
