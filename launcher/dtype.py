@@ -51,8 +51,8 @@ def normalize_dtype(name: str) -> str:
         return plain
     if plain == "auto":
         raise UsageError(
-            "kv-cache-dtype: auto is not a dtype: SGLang may turn it into FP8 without a word, depending on model, GPU and "
-            "checkpoint; name the dtypes that you accept, such as bfloat16"
+            "kv-cache-dtype: auto is not a dtype: SGLang may turn it into FP8 without a word, depending on model, GPU "
+            "and checkpoint; name the dtypes that you accept, such as bfloat16"
         )
     if plain == "fp8":
         raise UsageError("kv-cache-dtype: fp8 means two things that differ in quality; write fp8_e4m3 or fp8_e5m2")

@@ -55,14 +55,21 @@ def read_event(line: LogLine) -> LogEvent | None:
     return read_batch(line) or read_retraction(line) or read_milestone(line)
 
 
+_SERVING = (Stage.FIRST_PREFILL, Stage.UNDER_LOAD)
+
+
 def stage_after(stage: Stage, event: LogEvent | None) -> Stage:
-    """The stage that a server is in after an event. A server that is ready has left its start-up behind."""
+    """The stage that a server is in after an event.
+
+    A server that is ready has left its start-up behind; batches before "fired up" are the warm-up's, unless the log
+    begins in the middle.
+    """
     if isinstance(event, Milestone):
         follows = FOLLOWED_BY[event.step]
-        late = stage in (Stage.FIRST_PREFILL, Stage.UNDER_LOAD) and follows is not Stage.SHUTDOWN
-        return stage if late else follows
-    is_load = isinstance(event, BatchLine) and event.phase is Phase.DECODE and stage is Stage.FIRST_PREFILL
-    return Stage.UNDER_LOAD if is_load else stage
+        return stage if stage in _SERVING and follows is not Stage.SHUTDOWN else follows
+    if not isinstance(event, BatchLine) or stage in (Stage.WARM_UP, Stage.SHUTDOWN):
+        return stage
+    return Stage.UNDER_LOAD if event.phase is Phase.DECODE or stage is Stage.UNDER_LOAD else Stage.FIRST_PREFILL
 
 
 def read_timeline(log: str, launched_unix_s: float | None = None) -> Timeline:

@@ -121,8 +121,8 @@ _FORMS = (
     _Form(Step.STOPPING, re.compile(r"^SIGTERM received|^Gracefully exiting"), _numbers()),
 )
 _HINT = re.compile(
-    r"server_args|Init |Load weight|KV [Cc]ache|Memory pool|[Cc]apture|max_total_num_tokens=|Allocating|Tree cache|INFO:|fired up"
-    r"|SIGTERM|Gracefully"
+    r"server_args|Init |Load weight|KV [Cc]ache|Memory pool|[Cc]apture|max_total_num_tokens=|Allocating|Tree cache"
+    r"|INFO:|fired up|SIGTERM|Gracefully"
 )
 
 

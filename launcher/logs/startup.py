@@ -1,4 +1,4 @@
-"""A start-up's timeline from its milestones: seconds and GiB of each stage, and the memory figures of the poorest rank."""
+"""A start-up's timeline from its milestones: seconds and GiB of each stage, memory figures of the poorest rank."""
 
 from __future__ import annotations
 
