@@ -92,8 +92,10 @@ class Story:
 
     @property
     def last_stage(self) -> Stage | None:
-        """Where the server was when the log ends."""
-        return self.messages[-1].stage if self.messages else None
+        """Where the server was when the log ends: the launcher's own last words do not take its ranks back."""
+        ranks = (message.stage for message in reversed(self.messages) if message.stage is not Stage.LAUNCH)
+        last = self.messages[-1].stage if self.messages else None
+        return next((stage for stage in ranks if stage is not None), last)
 
     @cached_property
     def deaths(self) -> tuple[int, ...]:
