@@ -20,30 +20,32 @@ LOG_FILES = 3
 
 
 class Several:
-    """Tells several screens the same."""
+    """Tells several screens the same. One that cannot be written to any more is forgotten: the study goes on."""
 
     def __init__(self, *screens: Screen) -> None:
-        self._screens = screens
+        self._screens = list(screens)
 
     def open(self, study: StudyNow, spent_s: float) -> None:
-        for screen in self._screens:
-            screen.open(study, spent_s)
+        self._tell(lambda screen: screen.open(study, spent_s))
 
     def stage(self, stage: StageNow, trial: TrialNow | None, spent_s: float) -> None:
-        for screen in self._screens:
-            screen.stage(stage, trial, spent_s)
+        self._tell(lambda screen: screen.stage(stage, trial, spent_s))
 
     def best(self, incumbent: Incumbent) -> None:
-        for screen in self._screens:
-            screen.best(incumbent)
+        self._tell(lambda screen: screen.best(incumbent))
 
     def decided(self, decision: Decision, spent_s: float) -> None:
-        for screen in self._screens:
-            screen.decided(decision, spent_s)
+        self._tell(lambda screen: screen.decided(decision, spent_s))
 
     def close(self) -> None:
-        for screen in self._screens:
-            screen.close()
+        self._tell(lambda screen: screen.close())
+
+    def _tell(self, what: Callable[[Screen], None]) -> None:
+        for screen in tuple(self._screens):
+            try:
+                what(screen)
+            except OSError:
+                self._screens.remove(screen)
 
 
 class _QuietHandler(logging.handlers.RotatingFileHandler):

@@ -96,6 +96,8 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
         limits = Limits(study.max_trials, study.max_crashes, serve_best)
         return await Daemon(bench, limits).run()
     finally:
+        if not (serve_best and journal.fact("done")):
+            await reap_left(journal, clock, scribe)
         world.gpus.close()
         for lock in locks:
             lock.release()

@@ -40,6 +40,8 @@ class Interrupts:
         """Listen to the process's signals for as long as the block runs."""
         loop = asyncio.get_running_loop()
         handlers = {signal.SIGINT: self.interrupt, signal.SIGTERM: self.stop}
+        # A terminal that closes must not kill the daemon and leave its server on the GPUs.
+        handlers |= {signal.SIGHUP: self.stop}
         handlers |= {PAUSE: self.pause, RESUME: self.resume}
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)

@@ -7,11 +7,11 @@ import contextlib
 from dataclasses import dataclass
 
 from launcher import exits
-from launcher.errors import CleanSlateError
+from launcher.errors import CleanSlateError, LauncherError
 from launcher.failure import Failure, Kind
 from tuner.daemon.interrupts import StopNow
 from tuner.daemon.trial import Bench, TrialRun
-from tuner.errors import DiskFull
+from tuner.errors import DiskFull, TunerError
 from tuner.journal.lock import this_process
 from tuner.journal.rows import OpenTrial
 from tuner.trial import TrialResult, TrialState
@@ -56,6 +56,9 @@ class Daemon:
         beating = asyncio.create_task(self._beat())
         try:
             ending = await self._work()
+        except (LauncherError, TunerError) as error:
+            self._note_end(self._broken(str(error)))
+            raise
         finally:
             beating.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -86,8 +89,7 @@ class Daemon:
             ending = self._interrupted()
         except (CleanSlateError, DiskFull) as error:
             ending = self._interrupted() if self.bench.interrupts.stop_asked else self._broken(str(error))
-        with contextlib.suppress(DiskFull):
-            self.bench.publish()
+        self.bench.publish_now()
         return ending
 
     async def _next_trial(self) -> Ending | None:

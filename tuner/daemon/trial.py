@@ -60,6 +60,13 @@ class Bench:
                 self.scribe.on_stage(f"paused: {error}")
                 await self.interrupts.sleep(self.clock, PAUSE_S)
 
+    def publish_now(self) -> None:
+        """Publish; a failure is said and not waited for, since everything published is in the journal too."""
+        try:
+            self.publish()
+        except DiskFull as error:
+            self.scribe.say("export", str(error))
+
 
 class TrialRun:
     """Runs one open trial to its end, to the user's stop or to the budget's end."""
@@ -177,7 +184,7 @@ class TrialRun:
         await bench.persist(lambda: bench.journal.end_level(level_id, outcome))
         self.levels.append(outcome)
         bench.scribe.say("level", level_words(outcome))
-        await bench.persist(bench.publish)
+        bench.publish_now()
         return None
 
     def _limits(self) -> LevelLimits:
