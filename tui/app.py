@@ -128,10 +128,10 @@ class KvtopApp(App[int]):
     def on_mount(self) -> None:
         self._source.start()
         for delay_s in FIRST_TICKS_S:
-            self.set_timer(delay_s, self._tick)
-        self._timer = self.set_interval(self._source.interval_s, self._tick)
+            self.set_timer(delay_s, self.tick)
+        self._timer = self.set_interval(self._source.interval_s, self.tick)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Take what is due and draw it."""
         self._ticks += 1
         if self._ticks == FREEZE_AT_TICK:
@@ -180,7 +180,7 @@ class KvtopApp(App[int]):
         said = self._source.faster(steps)
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_interval(self._source.interval_s, self._tick)
+        self._timer = self.set_interval(self._source.interval_s, self.tick)
         self._say(said)
 
     def action_seek(self, seconds: float) -> None:

@@ -59,15 +59,16 @@ def demo_box(clients: int = CLIENTS) -> Iterator[DemoBox]:
     with tempfile.TemporaryDirectory(prefix="kvtop-demo-") as folder, contextlib.ExitStack() as children:
         directory = Path(folder)
         log = directory / "server.log"
-        server = children.enter_context(child(_server_argv(directory, port), log))
-        _wait_until_ready(server, port, log)
+        server = children.enter_context(child(server_argv(directory, port), log))
+        wait_until_ready(server, port, log)
         url = f"http://127.0.0.1:{port}"
         argv = [sys.executable, "-m", "tui.demo.clients", url, str(clients)]
         children.enter_context(child(argv, directory / "clients.log"))
         yield DemoBox((url,), f"simulated:{directory}")
 
 
-def _server_argv(directory: Path, port: int) -> list[str]:
+def server_argv(directory: Path, port: int) -> list[str]:
+    """The command of a simulated server whose GPUs and preset live in `directory`."""
     preset = directory / "preset.yaml"
     preset.write_text(short_preset(), encoding="utf-8")
     own = ["--preset", str(preset), "--gpu-state", str(directory)]
@@ -121,7 +122,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Until it listens; DemoError with its last line if it ends before."""
     deadline = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline:
         if server.poll() is not None:

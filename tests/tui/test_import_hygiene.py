@@ -1,0 +1,33 @@
+"""What kvtop must not load: checked in processes of their own, where nothing else has been imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def loaded_after(statement: str) -> set[str]:
+    program = f"import sys\n{statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("name", ["textual", "rich", "httpx", "pydantic", "numpy", "skopt", "sklearn"])
+def test_one_shot_json_is_light(name: str) -> None:
+    statement = (
+        "import io, contextlib, os\nfrom tui.cli import run\n"
+        "with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):\n"
+        "    run(['--once', '--json', '--url', 'http://127.0.0.1:9'], {'HOME': os.devnull})"
+    )
+    assert name not in loaded_after(statement)
+
+
+def test_the_screen_needs_no_optimiser() -> None:
+    loaded = loaded_after("import tui.app, tui.source, tui.record, tui.panels.detail, tui.demo")
+    assert "textual" in loaded
+    assert not loaded & {"skopt", "sklearn", "scipy", "numpy", "matplotlib"}
+
+
+def test_panels_and_rules_draw_without_textual() -> None:
+    loaded = loaded_after("import tui.view, tui.panels.detail, tui.diagnose.card, tui.once")
+    assert not loaded & {"textual", "rich", "httpx"}
