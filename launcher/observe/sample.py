@@ -36,6 +36,19 @@ class RankSample:
     max_running_requests: int | None = None
     hicache_used_tokens: int | None = None
     hicache_total_tokens: int | None = None
+    full_usage_share: float | None = None
+    """Of a hybrid model's pools: full attention (unrounded), sliding window, Mamba states."""
+    swa_usage_share: float | None = None
+    mamba_usage_share: float | None = None
+    worker: str | None = None
+    """Which server this rank belongs to, where a gateway in front tells of several."""
+
+    @property
+    def binding_pool(self) -> str | None:
+        """The pool that is fullest: "full", "swa" or "mamba"; None where pools are not told apart or all are empty."""
+        pools = {"full": self.full_usage_share, "swa": self.swa_usage_share, "mamba": self.mamba_usage_share}
+        known = {name: share for name, share in pools.items() if share}
+        return max(known, key=lambda name: known[name]) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +102,9 @@ class ServerFacts:
     """The largest decode batch with a captured graph."""
     schedule_conservativeness: float | None = None
     launcher_pid: int | None = None
+    ranks_per_pool: int | None = None
+    """TP and PP ranks that hold the same KV pool: their counters are duplicates. tp_size (times pp_size), or
+    tp_size / dp_size with DP attention."""
     clock_speed: float = 1.0
     """Seconds of the server's clock per wall second: above 1 only on the simulated engine (`simulated_speed` of
     its /server_info). Its counters grow per second of this clock."""
