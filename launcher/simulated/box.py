@@ -129,6 +129,7 @@ class VirtualBox:
                     busy_share=gauges.utilization_share if gauges is not None and ours else 0.0,
                     processes=(GpuProcess(1000 + index, used, "sglang::scheduler"),) if ours else (),
                     lost=self._faults.lost_gpu == index,
+                    throttled=self._faults.slow_gpu_factor > 1 and index == 0,
                 )
             )
         return tuple(samples)

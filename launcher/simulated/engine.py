@@ -201,6 +201,11 @@ class Engine:
         due = scheduler.chunked is not None or not scheduler.running or scheduler.step % max(1, every) == 0
         return due and scheduler.wants_prefill()
 
+    def _steps_to_admission(self) -> int:
+        """New requests are looked at only every --num-continuous-decode-steps steps."""
+        every = max(1, self.options.num_continuous_decode_steps)
+        return every - self._scheduler.step % every if self._scheduler.wants_prefill() else 1 << 40
+
     def _begin_prefill(self, batch: PrefillBatch) -> None:
         requests = len(batch.complete) + (batch.partial is not None)
         if self._died_of(self._worst_step.prefill(batch.new_tokens, requests)):
@@ -230,6 +235,7 @@ class Engine:
             scheduler.steps_to_next_finish() or 1,
             max(1, scheduler.available_tokens // running),
             self._log.steps_to_next_line,
+            self._steps_to_admission(),
         )
         slowness = self._speed.slowness(self.now_s)
         left_s = (until_s - self.now_s - self._debt_s) / slowness

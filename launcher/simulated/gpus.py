@@ -44,6 +44,7 @@ class SimulatedGpus:
                     busy_share=max((holder.held.busy_share for holder in here if holder.alive), default=0.0),
                     processes=() if memory_only else processes,
                     lost=state["lost_gpu"] == index,
+                    throttled=state["throttled_gpu"] == index,
                 )
             )
         return tuple(samples)
@@ -53,7 +54,14 @@ class SimulatedGpus:
 
 
 def gpu_sample(
-    box: Box, index: int, *, used_bytes: int, busy_share: float, processes: tuple[GpuProcess, ...], lost: bool
+    box: Box,
+    index: int,
+    *,
+    used_bytes: int,
+    busy_share: float,
+    processes: tuple[GpuProcess, ...],
+    lost: bool = False,
+    throttled: bool = False,
 ) -> GpuSample:
     """One GPU of a preset's box as a sample."""
     name, uuid = f"{box.gpu_name} (simulated)", f"GPU-simulated-{index}"
@@ -70,6 +78,7 @@ def gpu_sample(
         power_w=box.power_idle_w + busy_share * (box.power_busy_w - box.power_idle_w),
         power_limit_w=box.power_limit_w,
         temperature_c=box.temperature_idle_c + busy_share * (box.temperature_busy_c - box.temperature_idle_c),
+        throttle_reasons=("sw_thermal_slowdown",) if throttled and busy_share > 0 else (),
         ecc_uncorrected=0,
         processes=processes,
         simulated=True,

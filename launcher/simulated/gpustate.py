@@ -60,9 +60,23 @@ def prepare_gpu_state(directory: str | Path, preset: Preset, faults: Faults = NO
         "box": preset.box.model_dump(),
         "strangers": [{"gpu": gpu, "gib": gib} for gpu, gib in faults.leftover_gib],
         "lost_gpu": faults.lost_gpu,
+        "throttled_gpu": 0 if faults.slow_gpu_factor > 1 else None,
     }
     _write(path / BOX_FILE, box)
     return path
+
+
+def holds_box(directory: Path, preset: Preset) -> bool:
+    """Whether the directory is a box of this preset already."""
+    try:
+        return bool(read_box(directory)["preset"] == preset.name)
+    except UsageError:
+        return False
+
+
+def changes_box(faults: Faults) -> bool:
+    """Whether faults show on the GPUs themselves, so that the box must be written anew."""
+    return bool(faults.leftover_gib) or faults.lost_gpu is not None or faults.slow_gpu_factor > 1
 
 
 def read_box(directory: Path) -> dict[str, Any]:

@@ -130,6 +130,15 @@ def test_stopping_waits_for_the_memory() -> None:
     assert VirtualBox(KIMI, seed=1).stop() == 0.0
 
 
+def test_one_slow_gpu_slows_all_and_says_so() -> None:
+    box = VirtualBox(KIMI, seed=1, faults=["slow-gpu:1.5"])
+    engine = box.start(kimi(0.88)).engine
+    assert engine is not None
+    engine.submit(SimRequest("r", ((1, 100),), 200))
+    engine.advance(1.0)
+    assert [sample.throttle_reasons for sample in box.gpus()][:2] == [("sw_thermal_slowdown",), ()]
+
+
 def test_a_lost_gpu_tells_nothing() -> None:
     samples = VirtualBox(KIMI, seed=1, faults=["lost-gpu:5"]).gpus()
     assert [sample.lost for sample in samples] == [index == 5 for index in range(8)]

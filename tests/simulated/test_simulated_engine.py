@@ -258,6 +258,16 @@ def test_eager_decoding_is_slower() -> None:
     assert finish_s(num_continuous_decode_steps=8) < finish_s()
 
 
+def test_continuous_decode_steps_delay_but_never_starve() -> None:
+    def made(number: int) -> SimRequest:
+        return request(number, 200, 37 + number % 11)
+
+    finished, gauges = closed_loop(engine(num_continuous_decode_steps=16, max_running_requests=8), 40, 600, made)
+    plain, _ = closed_loop(engine(max_running_requests=8), 40, 600, made)
+    assert 0.6 * len(plain) < len(finished) < len(plain)
+    assert gauges.queued_requests >= 30
+
+
 def test_too_long_a_prompt_is_refused_and_long_output_is_cut() -> None:
     server = engine(max_total_tokens=5000)
     server.submit(request(1, prompt=5000))

@@ -16,6 +16,9 @@ import httpx
 import psutil
 import pytest
 
+from launcher.config import ServerConfig
+from launcher.simulated.box import VirtualBox
+from launcher.simulated.events import Finished, SimRequest
 from launcher.simulated.gpus import SimulatedGpus, prepare_gpu_state
 from launcher.simulated.presets import load_preset
 
@@ -219,6 +222,7 @@ def test_an_oom_under_load_kills_itself(servers: Any, tmp_path: Path) -> None:
         (("--no-such-flag",), 2, "unrecognized arguments: --no-such-flag"),
         (("--sglang-version", "0.5.23", "--cuda-graph-max-bs", "8"), 2, "ambiguous option: --cuda-graph-max-bs"),
         (("--fault", "nonsense"), 2, "nearest valid name"),
+        (("--speed", "0"), 2, "argument --speed: must be above 0"),
     ],
 )
 def test_starts_that_die(servers: Any, tmp_path: Path, flags: tuple[str, ...], code: int, message: str) -> None:
@@ -280,6 +284,19 @@ def test_a_yaml_file_of_flags(servers: Any, tmp_path: Path) -> None:
     with servers.launched(tmp_path, "--config", str(config)) as server:
         assert server.wait_gone() == 2
         assert "'mem-fraction-static'" in server.log
+
+
+def test_the_process_and_virtual_time_are_the_same_model(servers: Any, tmp_path: Path) -> None:
+    quiet = ("--fault", "noise:0", "--fault", "drift:0", "--mem-fraction-static", "0.9")
+    with servers.serving(tmp_path, *quiet) as server:
+        served = server.generate(prompt=1000, output=50).json()["meta_info"]["e2e_latency"]
+    box = VirtualBox(load_preset(servers.QWEN), seed=1, faults=("noise:0", "drift:0"))
+    engine = box.start(ServerConfig("models/test", 0.9)).engine
+    assert engine is not None
+    engine.submit(SimRequest("r", ((1, 1000),), 50))
+    (event,) = engine.advance(100.0)
+    assert isinstance(event, Finished)
+    assert served == pytest.approx(event.finish_s, rel=1e-6)
 
 
 def test_version_and_help() -> None:

@@ -113,6 +113,8 @@ def parse_arguments(argv: list[str]) -> Arguments:
     """Exits with 2 as argparse does, and raises UsageError for a YAML file that SGLang would refuse."""
     version = _peek_version(argv)
     options = vars(build_parser(version).parse_args(_with_config_file(argv)))
+    if not options["speed"] > 0:
+        raise UsageError(f"argument --speed: must be above 0, got {options['speed']!r}")
     server_args = {name: options[name] for name in _DEFAULTS}
     return Arguments(
         preset=options["preset"],

@@ -20,7 +20,7 @@ from launcher.simulated.engine import Engine
 from launcher.simulated.events import Crashed, Finished, LogRecord
 from launcher.simulated.faults import Faults, parse_faults, with_noise
 from launcher.simulated.gpus import prepare_gpu_state
-from launcher.simulated.gpustate import BOX_FILE, read_box, read_held, sweep
+from launcher.simulated.gpustate import changes_box, holds_box, read_box, read_held, sweep
 from launcher.simulated.logtext import Timed, runtime_line
 from launcher.simulated.memory import GIB
 from launcher.simulated.presets import Preset, load_preset
@@ -168,7 +168,7 @@ class ServerProcess:
         directory = self._arguments.gpu_state
         if directory is None:
             return None
-        if not (directory / BOX_FILE).exists() or self._faults.leftover_gib or self._faults.lost_gpu is not None:
+        if changes_box(self._faults) or not holds_box(directory, self._preset):
             prepare_gpu_state(directory, self._preset, self._faults)
         sweep(directory)
         return directory
