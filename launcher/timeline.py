@@ -51,8 +51,8 @@ class MemorySeen:
 
     @property
     def bytes_per_token(self) -> float | None:
-        """b: KV bytes per token and rank."""
-        if self.kv_cache_gib is None or not self.capacity_tokens:
+        """b: KV bytes per token and rank; None for a pool so small that the log rounds it to 0.00 GB."""
+        if not self.kv_cache_gib or not self.capacity_tokens:
             return None
         return self.kv_cache_gib * 2**30 / self.capacity_tokens
 
