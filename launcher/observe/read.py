@@ -7,13 +7,13 @@ once, and again only when it is the sole source of the gen rate or the server ma
 
 from __future__ import annotations
 
-import asyncio
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from launcher.clock import Clock, WallClock
 from launcher.errors import NotServed, ObservationError, Unauthorized, Unparsable, Unreachable
 from launcher.observe.http import HttpReader
 from launcher.observe.loads import sample_from_get_load, sample_from_loads
@@ -23,6 +23,9 @@ from launcher.observe.payload import read_json
 from launcher.observe.prometheus import Parser
 from launcher.observe.sample import ServerSample
 from launcher.observe.server_info import sample_from_server_info
+
+if TYPE_CHECKING:
+    from launcher.clock import Clock
 
 INFO_EVERY_S = 60.0
 INFO_FOR_RATE_EVERY_S = 10.0
@@ -49,7 +52,7 @@ class ServerReader:
     ) -> None:
         self._http = HttpReader(url, api_key, timeout_s)
         self._has_key = bool(api_key)
-        self._clock = clock or WallClock()
+        self._now_s = time.monotonic if clock is None else clock.now_s
         self._parser = Parser()
         self._lock = threading.Lock()
         self._info: ServerSample | None = None
@@ -74,6 +77,9 @@ class ServerReader:
 
     async def aread(self) -> ServerSample:
         """The same without blocking the event loop."""
+        # Late: who reads once and leaves (kvtop --once) need not pay for the event loop's import.
+        import asyncio
+
         return await asyncio.to_thread(self.read)
 
     def close(self) -> None:
@@ -89,7 +95,7 @@ class ServerReader:
         self.close()
 
     def _read(self) -> ServerSample:
-        taken_s = self._clock.now_s()
+        taken_s = self._now_s()
         metrics = self._ask(self._metrics)
         info = self._facts(metrics)
         parts = [part for part in (metrics, *self._loads_if_needed(metrics, info), info) if part is not None]
@@ -100,7 +106,7 @@ class ServerReader:
 
     def _ask(self, endpoint: _Endpoint) -> ServerSample | None:
         """What an endpoint tells, or None with its `problem` set. Unreachable is the whole server's."""
-        if endpoint.problem is not None and self._clock.now_s() < endpoint.ask_again_s:
+        if endpoint.problem is not None and self._now_s() < endpoint.ask_again_s:
             return None
         for path in endpoint.paths:
             try:
@@ -116,7 +122,7 @@ class ServerReader:
                 endpoint.problem = None
                 return sample
         if isinstance(endpoint.problem, NotServed):
-            endpoint.ask_again_s = self._clock.now_s() + ASK_AGAIN_S
+            endpoint.ask_again_s = self._now_s() + ASK_AGAIN_S
         return None
 
     def _forget(self, endpoint: _Endpoint, error: Unreachable) -> None:
@@ -128,7 +134,7 @@ class ServerReader:
 
     def _facts(self, metrics: ServerSample | None) -> ServerSample | None:
         """The last /server_info, asked again when it is due."""
-        now_s = self._clock.now_s()
+        now_s = self._now_s()
         if now_s < self._info_due_s and not self._changed(metrics):
             return self._info
         found = self._ask(self._server_info)
