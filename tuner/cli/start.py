@@ -134,10 +134,18 @@ def check(study: Study) -> None:
     if study.model is not None and _is_path(study.model) and not Path(study.model).exists():
         raise StudyFileError(f"model: {study.model}: there is no such file or directory")
     if not study.simulated:
-        check_executable(study.command, study.server_env().get("PATH"))
+        _check_command(study)
     load_workload(study.workload, seed=study.seed)
     _check_port(study)
     _check_output(Path(study.output))
+
+
+def _check_command(study: Study) -> None:
+    """Ask it which SGLang it is; the answer is kept, so that the daemon need not ask again."""
+    from tuner.daemon.assemble import ask_build
+
+    check_executable(study.command, study.server_env().get("PATH"))
+    ask_build(study, Path())
 
 
 def _is_path(model: str) -> bool:

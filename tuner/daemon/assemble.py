@@ -108,16 +108,21 @@ def find_world(study: Study, directory: Path) -> World:
     gpu_state = directory / GPU_STATE
     if study.simulated:
         _prepare_simulated(study, gpu_state)
-    build = detect_build(
+    build = ask_build(study, gpu_state)
+    gpus = open_gpus(f"simulated:{gpu_state}" if study.simulated else None)
+    samples = tuple(gpu for gpu in gpus.read() if study.gpus is None or gpu.index in study.gpus)
+    workload = load_workload(study.workload, seed=study.seed)
+    return World(study, directory, build, gpus, samples, workload)
+
+
+def ask_build(study: Study, gpu_state: Path) -> SglangBuild:
+    """Which SGLang the study's command starts. Raises UsageError when it does not say."""
+    return detect_build(
         study.launch_command(gpu_state),
         study.server_env(),
         timeout_s=VERSION_LIMIT_S,
         declared_version=study.sglang_version,
     )
-    gpus = open_gpus(f"simulated:{gpu_state}" if study.simulated else None)
-    samples = tuple(gpu for gpu in gpus.read() if study.gpus is None or gpu.index in study.gpus)
-    workload = load_workload(study.workload, seed=study.seed)
-    return World(study, directory, build, gpus, samples, workload)
 
 
 def _prepare_simulated(study: Study, gpu_state: Path) -> None:

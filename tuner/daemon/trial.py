@@ -136,7 +136,6 @@ class TrialRun:
         """Start the server; wait while somebody else's process holds what it needs."""
         bench, proposal = self.bench, self.trial.proposal
         while True:
-            bench.scribe.on_stage("starting", expected_s=proposal.expected_s)
             try:
                 starting = bench.testbed.start(proposal.setting, dummy_weights=proposal.purpose is Purpose.PROBE)
                 return await bench.interrupts.guard(starting, bench.clock, bench.budget.usable_s, at_once=True)

@@ -74,7 +74,8 @@ class Terminal:
         lines = []
         if self._trial is not None:
             proposal = self._trial.proposal
-            what = f"{setting_words(proposal.setting)} ({proposal.purpose.value})"
+            about = words(proposal.expected_s)
+            what = f"{setting_words(proposal.setting)} ({proposal.purpose.value}, about {about} in all)"
             lines.append(f"trial {self._trial.trial_id}  {what}")
         if self._stage is not None:
             lines.append(f"stage    {self._stage_words(self._stage)}")
