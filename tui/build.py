@@ -51,7 +51,7 @@ class SnapshotBuilder:
         sample = reading.sample
         if sample is None:
             return ServerView(reading.url, _reach(reading, None), problem=reading.problem)
-        pool = pool_of(sample.ranks)
+        pool = pool_of(sample.ranks, sample.facts.dp_size or 1)
         if sample is not memory.sample:
             memory.sample = sample
             memory.rates = memory.tracker.add(sample)
@@ -100,8 +100,14 @@ def _reach(reading: ServerReading, age_s: float | None) -> Reach:
     return Reach.DOWN if age_s is None or age_s > DOWN_AFTER_S else Reach.STALE
 
 
-def pool_of(ranks: tuple[RankSample, ...]) -> Pool:
-    """The whole server: sums over DP ranks, and the fullest rank's usage."""
+def pool_of(ranks: tuple[RankSample, ...], dp_size: int = 1) -> Pool:
+    """The whole server: sums over DP ranks, and the fullest rank's usage.
+
+    Figures of fewer ranks than the server has are nobody's total (builds whose series carry no rank label show
+    whichever rank wrote last): everything is unknown then.
+    """
+    if len(ranks) < dp_size:
+        return Pool()
     return Pool(
         running=_sum([rank.running_requests for rank in ranks]),
         queued=_sum([rank.queued_requests for rank in ranks]),

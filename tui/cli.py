@@ -171,7 +171,9 @@ def _replay(args: argparse.Namespace, settings: Settings, one_shot: bool) -> int
 
     source = ReplaySource(args.replay)
     if one_shot:
-        print(rendered(source.last(), args, settings), end="")
+        snapshot = source.last()
+        source.stop()
+        print(rendered(snapshot, args, settings), end="")
         return OK
     from tui.app import run_app
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from launcher.errors import LauncherError, ObservationError
 from launcher.gpus import GpuReader, GpuSample
 from launcher.observe.sample import ServerSample
-from tui.discover import LocalServer
+from tui.discover import LocalServer, process_name
 from tui.frame import Frame, ServerReading
 from tui.settings import Settings
 from tuner.errors import TunerError
@@ -115,6 +115,7 @@ class GpuPoll:
         self._reader = reader
         self._interval_s = interval_s
         self._dear_at = float("-inf")
+        self._names: dict[int, str | None] = {}
 
     def step(self) -> float:
         began = time.monotonic()
@@ -128,8 +129,18 @@ class GpuPoll:
             samples = _with_new_memory(self.samples, samples)
         else:
             self._dear_at = began
+            samples = self._with_names(samples)
         self.samples, self.problem = samples, None
         return max(0.05, self._interval_s() - (time.monotonic() - began))
+
+    def _with_names(self, samples: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
+        """NVML tells pids alone. A pid that cannot be seen from here (a container's host) stays without a name."""
+        pids = {process.pid for gpu in samples for process in gpu.processes if process.name is None}
+        self._names = {pid: self._names.get(pid) or process_name(pid) for pid in pids}
+        return tuple(
+            replace(gpu, processes=tuple(replace(p, name=p.name or self._names.get(p.pid)) for p in gpu.processes))
+            for gpu in samples
+        )
 
 
 def _with_new_memory(old: tuple[GpuSample, ...], new: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
@@ -171,7 +182,8 @@ class StudyPoll:
             return None
         from tuner.journal import read_study
 
-        return read_study(directory)
+        # The build's flags are long, belong to the daemon, and no screen or recording has a use for them.
+        return replace(read_study(directory), build={})
 
 
 class Collector:

@@ -75,8 +75,9 @@ def tree(process: psutil.Process) -> tuple[int, ...]:
         return (process.pid,)
 
 
-def tree_of(pid: int) -> tuple[int, ...]:
+def process_name(pid: int) -> str | None:
+    """The title of a process, or None where there is none to be seen."""
     try:
-        return tree(psutil.Process(pid))
+        return str(psutil.Process(pid).name())
     except psutil.Error:
-        return ()
+        return None

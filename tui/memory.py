@@ -31,12 +31,31 @@ class Tenant:
 def gpu_views(gpus: Sequence[GpuSample], servers: Sequence[ServerReading]) -> tuple[GpuView, ...]:
     """Every GPU with its parts, its server and its strangers."""
     owners = {gpu.index: _owner(gpu, servers) for gpu in gpus}
+    if not any(owners.values()):
+        owners = {gpu.index: _only_possible_owner(gpu, servers) for gpu in gpus}
     return tuple(_view(gpu, owners[gpu.index], _place(gpu, owners), servers) for gpu in gpus)
 
 
 def _owner(gpu: GpuSample, servers: Sequence[ServerReading]) -> ServerReading | None:
-    pids = {process.pid for process in gpu.processes}
+    pids = _pids(gpu)
     return next((server for server in servers if pids & set(server.pids)), None)
+
+
+def _pids(gpu: GpuSample) -> set[int]:
+    return {process.pid for process in gpu.processes}
+
+
+def _only_possible_owner(gpu: GpuSample, servers: Sequence[ServerReading]) -> ServerReading | None:
+    """In a container the driver tells the host's pids, or none: they match no process that can be seen here.
+
+    Then a GPU is the server's if there is but one on this machine and what it tells to hold fits into what is in use.
+    """
+    local = [server for server in servers if server.pids and server.sample is not None]
+    if len(local) != 1 or any(process.name is not None for process in gpu.processes):
+        return None
+    sample, used = local[0].sample, gpu.memory_used_bytes
+    claims = _claims(sample.facts) if sample is not None else None
+    return local[0] if claims is not None and used is not None and used >= sum(claims) else None
 
 
 def _place(gpu: GpuSample, owners: dict[int, ServerReading | None]) -> int:
@@ -47,7 +66,11 @@ def _place(gpu: GpuSample, owners: dict[int, ServerReading | None]) -> int:
 
 def _view(gpu: GpuSample, owner: ServerReading | None, place: int, servers: Sequence[ServerReading]) -> GpuView:
     known = {pid for server in servers for pid in server.pids}
-    strangers = tuple((p.pid, p.used_bytes or 0, p.name) for p in gpu.processes if p.pid not in known)
+    strangers = tuple(
+        (p.pid, p.used_bytes or 0, p.name)
+        for p in gpu.processes
+        if p.pid not in known and (owner is None or p.name is not None or known & _pids(gpu))
+    )
     tenant = None
     if owner is not None and owner.sample is not None:
         tenant = Tenant(owner.sample.facts, _rank_on(owner.sample.ranks, place))

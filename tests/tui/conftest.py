@@ -339,6 +339,12 @@ def dp_ranks(at_s: float) -> Frame:
     return replace(made, servers=(replace(reading, sample=replace(reading.sample, ranks=ranks)),))
 
 
+@pytest.fixture(autouse=True)
+def no_study_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A daemon that happens to run here is none of a test's business."""
+    monkeypatch.setenv("KVTUNE_HOME", str(tmp_path / "kvtune"))
+
+
 @pytest.fixture(scope="session")
 def feed() -> SimpleNamespace:
     """Everything above, for tests: they cannot import a conftest by name."""

@@ -97,3 +97,26 @@ def test_each_dp_rank_has_its_own_gpu() -> None:
 def test_a_lost_gpu_shows_nothing() -> None:
     (view,) = gpu_views([replace(GpuSample(2, "x"), lost=True, memory_total_bytes=5, memory_used_bytes=1)], [])
     assert view.parts is None
+
+
+def test_in_a_container_the_only_server_owns_what_its_figures_fit_into() -> None:
+    """The driver tells the host's pid 28290, which cannot be seen from here (field case 77)."""
+    alien = GpuProcess(28290, 90 * GIB, None)
+    busy = GpuSample(0, "x", memory_total_bytes=100 * GIB, memory_used_bytes=92 * GIB, processes=(alien,))
+    idle = GpuSample(1, "x", memory_total_bytes=100 * GIB, memory_used_bytes=1 * GIB)
+    sample = ServerSample(0.0, "http://a:1", ServerFacts(weights_gib=60.0, kv_cache_gib=20.0), (RankSample(),))
+    views = gpu_views([busy, idle], [ServerReading("http://a:1", sample, pids=(112,))])
+    assert [view.server_url for view in views] == ["http://a:1", None]
+    assert views[0].strangers == ()
+    assert views[0].parts is not None
+    assert views[0].parts.weights == 60 * GIB
+
+
+def test_two_servers_in_a_container_are_not_guessed_apart() -> None:
+    alien = GpuProcess(28290, 90 * GIB, None)
+    gpu = GpuSample(0, "x", memory_total_bytes=100 * GIB, memory_used_bytes=92 * GIB, processes=(alien,))
+    sample = ServerSample(0.0, "http://a:1", ServerFacts(weights_gib=60.0, kv_cache_gib=20.0), (RankSample(),))
+    servers = [ServerReading(f"http://a:{port}", sample, pids=(port,)) for port in (1, 2)]
+    (view,) = gpu_views([gpu], servers)
+    assert view.server_url is None
+    assert view.parts == MemoryParts(unattributed=92 * GIB, free=8 * GIB)

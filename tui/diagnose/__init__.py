@@ -17,6 +17,7 @@ Rule = Callable[[ServerView, tuple[GpuView, ...]], Finding | None]
 
 RULES: tuple[Rule, ...] = (
     reach.hung,
+    capacity.partial_ranks,
     capacity.dtype_not_asked,
     load.retraction_storm,
     load.eager_decode,

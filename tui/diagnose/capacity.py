@@ -58,6 +58,21 @@ def dtype_not_asked(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | 
     return Finding("dtype_not_asked", Severity.WARNING, "KV dtype", evidence, tries, server.url)
 
 
+def partial_ranks(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
+    """Only some of the DP ranks can be seen."""
+    del gpus
+    seen, size = len(server.ranks), server.facts.dp_size or 1
+    if not seen or seen >= size:
+        return None
+    rank = server.ranks[0]
+    evidence = (
+        f"its figures cover {seen} of {size} DP ranks ({fmt.rate(rank.gen_tokens_per_s)} tok/s decoding and "
+        f"{fmt.count(rank.running_requests)} running there); the server's own total is not known"
+    )
+    tries = ("a newer SGLang labels its series by DP rank",)
+    return Finding("partial_ranks", Severity.WARNING, "part of the server", evidence, tries, server.url)
+
+
 def hot_dp_rank(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
     """One DP rank is full while the mean looks easy."""
     del gpus
