@@ -27,7 +27,10 @@ def find_holder(message: Message, story: Story, evidence: Evidence, numbers: Fai
 
 
 def _seen_by_driver(evidence: Evidence) -> str | None:
-    if not evidence.own_pids:
+    """What the driver's process list shows, where its pids are ours to compare: in a container they may be the host's,
+    and then every process of our own looks like a stranger. One pid of ours in the list proves that they are not."""
+    listed = {process.pid for gpu in evidence.gpus for process in gpu.processes}
+    if not listed & evidence.own_pids:
         return None
     found = [line for gpu in evidence.gpus for line in _strangers(gpu, evidence.own_pids)]
     return ", ".join(found) or None
