@@ -112,7 +112,7 @@ def _add(group: argparse._ArgumentGroup, name: str, default: Any) -> None:
 def parse_arguments(argv: list[str]) -> Arguments:
     """Exits with 2 as argparse does, and raises UsageError for a YAML file that SGLang would refuse."""
     version = _peek_version(argv)
-    options = vars(build_parser(version).parse_args(_with_config_file(argv)))
+    options = vars(build_parser(version).parse_args(with_config_file(argv)))
     if not options["speed"] > 0:
         raise UsageError(f"argument --speed: must be above 0, got {options['speed']!r}")
     server_args = {name: options[name] for name in _DEFAULTS}
@@ -155,7 +155,7 @@ def _config(options: dict[str, Any]) -> ServerConfig:
     return ServerConfig(options["model_path"], options["mem_fraction_static"], options["kv_cache_dtype"], size, flags)
 
 
-def _with_config_file(argv: list[str]) -> list[str]:
+def with_config_file(argv: list[str]) -> list[str]:
     """Flags of `--config FILE`, put before the command line's so that those win (ConfigArgumentMerger)."""
     if "--config" not in argv[:-1]:
         return argv
