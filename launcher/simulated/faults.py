@@ -21,9 +21,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from launcher.errors import UsageError
-from launcher.simulated.presets import Preset
+
+if TYPE_CHECKING:
+    from launcher.simulated.presets import Preset
 
 
 @dataclass(frozen=True, slots=True)

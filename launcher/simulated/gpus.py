@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from launcher.errors import UsageError
 from launcher.gpus import GpuProcess, GpuSample
 from launcher.simulated.gpustate import STRANGER_PID, prepare_gpu_state, read_box, read_held
-from launcher.simulated.memory import GIB
-from launcher.simulated.presets.schema import Box
+
+if TYPE_CHECKING:
+    from launcher.simulated.presets.schema import Box
 
 __all__ = ["SimulatedGpus", "gpu_sample", "prepare_gpu_state"]
+
+GIB = 2**30
 
 
 class SimulatedGpus:
@@ -24,7 +29,8 @@ class SimulatedGpus:
             state = read_box(self._directory)
         except UsageError:
             return ()
-        box = Box.model_validate(state["box"])
+        # `prepare_gpu_state` wrote it from a validated preset: whoever only looks needs no validator (10 MiB).
+        box = cast("Box", SimpleNamespace(**state["box"]))
         seen = read_held(self._directory)
         samples = []
         for index in range(box.gpu_count):

@@ -15,13 +15,15 @@ import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from launcher.errors import UsageError
 from launcher.simulated.faults import NO_FAULTS, Faults
-from launcher.simulated.presets import Preset
+
+if TYPE_CHECKING:
+    from launcher.simulated.presets import Preset
 
 BOX_FILE = "box.json"
 STRANGER_PID = 4_194_303

@@ -73,7 +73,7 @@ def served(servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
         "--schedule-conservativeness",
         "0.1",
     )
-    with servers.serving(tmp_path_factory.mktemp("like"), *flags, speed=150) as server:
+    with servers.serving(tmp_path_factory.mktemp("like"), *flags, speed=25) as server:
         yield interview(server.url, lambda: server.log, lambda: server.process.send_signal(signal.SIGTERM), server)
 
 
@@ -91,7 +91,8 @@ def interview(url: str, log: Any, stop: Any, server: Any) -> dict[str, Any]:
     for thread in asking:
         thread.join()
     body = {"input_ids": list(range(30)), "sampling_params": {"max_new_tokens": 8, "ignore_eos": True}}
-    answers: dict[str, Any] = {"generate": httpx.post(url + "/generate", json=body, timeout=60).json()}
+    first, again = (httpx.post(url + "/generate", json=body, timeout=60).json() for _ in range(2))
+    answers: dict[str, Any] = {"uncached": first, "generate": again}
     answers["stream"] = httpx.post(url + "/generate", json={**body, "stream": True}, timeout=60).text
     for path in ("server_info", "model_info", "v1/loads?include=all", "v1/models"):
         answers[path] = httpx.get(f"{url}/{path}", timeout=60).json()
@@ -191,6 +192,10 @@ def test_against_a_live_sglang(served: dict[str, Any], servers: Any, tmp_path: P
     with _real_sglang(servers, tmp_path) as (url, process, log_path):
         real = interview(url, log_path.read_text, process.terminate, _Waiter(process))
     _compare(real["generate"], served["generate"], NOTHING)
+    _compare(real["uncached"], served["uncached"], NOTHING)
+    assert [event["meta_info"].keys() for event in stream_events(real["stream"])][-1] == (
+        [event["meta_info"].keys() for event in stream_events(served["stream"])][-1]
+    )
     _compare(real["model_info"], served["model_info"], LACKS_MODEL_INFO)
     _compare(real["v1/loads?include=all"], served["v1/loads?include=all"], LACKS_LOADS)
     _compare(real["server_info"], served["server_info"], LACKS_SERVER_INFO)

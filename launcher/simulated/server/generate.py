@@ -164,15 +164,19 @@ class Generator:
             "dp_rank": None,
         }
         if isinstance(end, Finished):
-            info["cached_tokens_details"] = {
-                "device": end.cached_tokens - end.cached_host_tokens,
-                "host": end.cached_host_tokens,
-            }
+            info["cached_tokens_details"] = _cached_details(end)
             # Latencies are in simulated seconds, like every duration that this server tells.
             info["e2e_latency"] = end.finish_s - end.submitted_s
             if self._state.arguments.enable_metrics:
                 info |= _timestamps(ticket, end)
         return info
+
+
+def _cached_details(end: Finished) -> dict[str, int] | None:
+    """Null when nothing was cached, as SGLang 0.5.18 has it."""
+    if end.cached_tokens == 0:
+        return None
+    return {"device": end.cached_tokens - end.cached_host_tokens, "host": end.cached_host_tokens}
 
 
 def _timestamps(ticket: Ticket, end: Finished) -> dict[str, float]:
