@@ -22,7 +22,7 @@ _KINDS: tuple[dict[str, object], ...] = (
     # Each has one lever that decides, so that the winner is no matter of noise.
     {"mem-fraction-static": 0.8, "max-total-tokens": [1_600, 60_000], "concurrency": 16},
     {"mem-fraction-static": 0.6, "max-total-tokens": [60_000, 1_200], "concurrency": 16},
-    {"mem-fraction-static": 0.7, "max-running-requests": [4, 64], "concurrency": 12},
+    {"mem-fraction-static": 0.7, "max-total-tokens": 60_000, "concurrency": [4, 16]},
 )
 
 
@@ -36,7 +36,7 @@ def study_of(kind: int, output: Path) -> Study:
             "sglang_version": "0.5.17",
             "space": _KINDS[kind],
             "workload": "random:in=100,out=150,cv=0",
-            "budget": "1h",
+            "budget": "40m",
             "max_trials": 3,
             "output": str(output),
         }
@@ -47,7 +47,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--studies", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=6)
     told = parser.parse_args()
     # A forked daemon is warned of threads that this process does not have.
     warnings.filterwarnings("ignore", category=DeprecationWarning)

@@ -76,7 +76,9 @@ def test_a_pinned_port_that_is_in_use_is_the_machines_fault(kvtune, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        (tmp_path / "study.yaml").write_text(f"model: {tmp_path}\ncommand: {sys.executable}\nflags: {{port: {port}}}\n")
+        (tmp_path / "study.yaml").write_text(
+            f"model: {tmp_path}\ncommand: {sys.executable}\nsglang_version: 0.5.17\nflags: {{port: {port}}}\n"
+        )
         refused(kvtune("--config", "study.yaml"), 1, "port", str(port))
 
 
