@@ -259,6 +259,7 @@ class SkoptPenalty(Rival):
             n_initial_points=RANDOM_FIRST - 1,
             acq_func="EI",
             acq_optimizer="sampling",
+            acq_optimizer_kwargs={"n_points": 1000},
             random_state=self.seed + len(history),
         )
         rates = [rate_of(trial) for trial in history]

@@ -3,12 +3,13 @@ space."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from launcher.failure import Direction
 from tuner.search.feasibility import Outlook
@@ -46,7 +47,7 @@ def expected_improvement(mean: Array, sd: Array, best: float) -> Array:
     """E[max(0, x - best)] of a normal; in log rates it is, for small gains, the gain as a share."""
     spread = np.maximum(sd, 1e-9)
     z = (mean - best) / spread
-    return np.asarray((mean - best) * norm.cdf(z) + spread * norm.pdf(z))
+    return np.asarray((mean - best) * ndtr(z) + spread * np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi))
 
 
 def incumbent_log_rate(knowledge: Knowledge) -> float:
@@ -67,12 +68,11 @@ def candidates(knowledge: Knowledge) -> list[Candidate]:
     mean, sd = mean.reshape(gain.shape), sd.reshape(gain.shape)
     rungs = gain.argmax(axis=1)
     made = [
-        _candidate(
-            knowledge, setting, ladder[rung], float(mean[i, rung]), float(sd[i, rung]), float(gain[i, rung])
-        )
+        _candidate(knowledge, setting, ladder[rung], float(mean[i, rung]), float(sd[i, rung]), float(gain[i, rung]))
         for i, (setting, rung) in enumerate(zip(settings, rungs, strict=True))
     ]
-    return sorted(_safe(made, knowledge), key=lambda one: -one.score)
+    safe = _safe(made, knowledge)
+    return sorted(_screened(safe, knowledge) if knowledge.options.black_box else safe, key=lambda one: -one.score)
 
 
 def _candidate(
@@ -90,6 +90,25 @@ def _safe(made: Sequence[Candidate], knowledge: Knowledge) -> list[Candidate]:
     floor = options.bare_survival if options.black_box else options.least_survival
     safest = max(one.outlook.survival for one in made)
     return [one for one in made if one.outlook.survival >= min(floor, safest - FAR_FROM_SAFE)]
+
+
+def _screened(made: Sequence[Candidate], knowledge: Knowledge) -> list[Candidate]:
+    """Black box: before the process speaks, every dtype, HiCache size and flag value is seen once.
+
+    At the fraction of the best so far: two knobs moved at once would not tell which of them did it.
+    """
+    seen = {value for point in knowledge.real_points for value in _values(point.setting)}
+    unseen = [one for one in made if not seen.issuperset(_values(one.setting))]
+    if not unseen:
+        return list(made)
+    best = max(knowledge.real_points, key=lambda point: point.log_rate).setting.mem_fraction_static or 0.0
+    nearest = min(abs((one.setting.mem_fraction_static or 0.0) - best) for one in unseen)
+    return [one for one in unseen if abs((one.setting.mem_fraction_static or 0.0) - best) <= nearest + 1e-9]
+
+
+def _values(setting: Setting) -> tuple[tuple[str, str], ...]:
+    named = {"kv-cache-dtype": setting.kv_cache_dtype, "hicache-size": setting.hicache_size_gb, **setting.flags}
+    return tuple((name, str(value)) for name, value in named.items())
 
 
 def open_settings(knowledge: Knowledge) -> list[Setting]:

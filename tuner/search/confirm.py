@@ -54,9 +54,7 @@ def _are_neighbours(one: Setting, other: Setting) -> bool:
 
 
 def _all_confirmations(knowledge: Knowledge) -> int:
-    return sum(
-        trial.proposal.purpose is Purpose.CONFIRM and bool(trial.levels) for trial in knowledge.history
-    )
+    return sum(trial.proposal.purpose is Purpose.CONFIRM and bool(trial.levels) for trial in knowledge.history)
 
 
 def _confirmations(knowledge: Knowledge, standing: Standing) -> int:

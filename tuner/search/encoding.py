@@ -30,18 +30,14 @@ class Encoding:
         self._bounds: list[tuple[float, float] | None] = []
         self._dimensions: list[Real | Categorical] = []
         if black_box:
-            self._add_range(
-                space.fraction_bounds, lambda setting, _n, _held: setting.mem_fraction_static or 0.0
-            )
+            self._add_range(space.fraction_bounds, lambda setting, _n, _held: setting.mem_fraction_static or 0.0)
         else:
             low, high = token_bounds
             self._add_range((math.log(low), math.log(high)), lambda _setting, _n, held: math.log(held))
         lowest, highest = space.concurrency
         self._add_range((math.log(lowest), math.log(highest)), lambda _setting, n, _held: math.log(n))
         largest_gb = max(space.hicache_sizes_gb)
-        self._add_range(
-            (0.0, math.log1p(largest_gb)), lambda setting, _n, _held: math.log1p(setting.hicache_size_gb)
-        )
+        self._add_range((0.0, math.log1p(largest_gb)), lambda setting, _n, _held: math.log1p(setting.hicache_size_gb))
         self._add_choice(space.kv_cache_dtypes, lambda setting, _n, _held: setting.kv_cache_dtype)
         for name, values in space.further.items():
             self._add_choice(tuple(map(str, values)), _flag_column(name, values[0]))

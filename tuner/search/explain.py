@@ -43,9 +43,7 @@ def gain_words(candidate: Candidate, incumbent_log_rate: float) -> str:
     return f"expected {100 * gain:+.0f}% ± {100 * Z95 * candidate.log_sd:.0f}%"
 
 
-def explanation(
-    knowledge: Knowledge, ranked: Sequence[Standing], *, clear: bool, exported: Setting | None
-) -> str:
+def explanation(knowledge: Knowledge, ranked: Sequence[Standing], *, clear: bool, exported: Setting | None) -> str:
     """What binds, what each knob gave, what was exported and why, and what the allowlist left out."""
     if not ranked:
         return _nothing_measured(knowledge)

@@ -11,7 +11,7 @@ from launcher.failure import Direction
 from tuner.memory import MemoryModel
 from tuner.trial import Setting, TrialResult
 
-CLIFF_FRACTION = 0.03
+CLIFF_FRACTION = 0.05
 """Black box: how far above a fraction that lived one dares to go (the scale of an exponential)."""
 
 
@@ -52,9 +52,7 @@ class BareFeasibility:
         alike = [trial for trial in self._trials if _alike(trial.proposal.setting, setting)]
         lived = [_fraction(trial.proposal.setting) for trial in alike if trial.failure is None]
         fraction = _fraction(setting)
-        host = [
-            trial for trial in alike if trial.failure and trial.failure.hicache_direction is Direction.DOWN
-        ]
+        host = [trial for trial in alike if trial.failure and trial.failure.hicache_direction is Direction.DOWN]
         if any(setting.hicache_size_gb >= trial.proposal.setting.hicache_size_gb for trial in host):
             return Outlook(0.0)
         return Outlook(
@@ -94,7 +92,5 @@ def _died(trials: Sequence[TrialResult], direction: Direction) -> list[float]:
     return [
         _fraction(trial.proposal.setting)
         for trial in trials
-        if trial.failure is not None
-        and trial.failure.teaches
-        and trial.failure.mem_fraction_direction is direction
+        if trial.failure is not None and trial.failure.teaches and trial.failure.mem_fraction_direction is direction
     ]

@@ -65,9 +65,7 @@ class Knowledge:
     def evidence(self) -> tuple[TrialResult, ...]:
         """Earlier and present trials that teach; probes only while they are trusted."""
         every = (*self.options.earlier, *self.history)
-        return tuple(
-            trial for trial in every if self.probes_trusted or trial.proposal.purpose is not Purpose.PROBE
-        )
+        return tuple(trial for trial in every if self.probes_trusted or trial.proposal.purpose is not Purpose.PROBE)
 
     @cached_property
     def memory(self) -> MemoryModel:
@@ -84,9 +82,7 @@ class Knowledge:
         dense = self.prior.geometry is None or self.prior.geometry.experts == 0
         earlier = points_of(self.options.earlier, earlier=True)
         own = points_of(self.history)
-        return tuple(
-            point for point in (*earlier, *own) if not point.probe or (dense and self.probes_trusted)
-        )
+        return tuple(point for point in (*earlier, *own) if not point.probe or (dense and self.probes_trusted))
 
     @cached_property
     def tokens_in_flight(self) -> float | None:

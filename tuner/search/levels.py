@@ -56,9 +56,7 @@ def next_level(knowledge: Knowledge, setting: Setting, done: Sequence[LevelResul
     `knowledge` includes `done`. Levels climb: at most LARGEST_CLIMB times what this server has carried.
     """
     carried = {level.concurrency for level in done}
-    reach = min(
-        max(carried) * LARGEST_CLIMB, *(level.concurrency for level in done if is_full(level)), math.inf
-    )
+    reach = min(max(carried) * LARGEST_CLIMB, *map(_useful_up_to, done), math.inf)
     open_rungs = [rung for rung in knowledge.ladder() if rung not in carried and rung <= reach]
     if not open_rungs or len(done) >= knowledge.options.most_levels or knowledge.rate is None:
         return None
@@ -72,6 +70,13 @@ def is_full(level: LevelResult) -> bool:
     """The pool is full and clients wait: more of them would only make the queue longer."""
     waiting = (level.queued_requests or 0.0) >= QUEUE_SHARE * level.concurrency
     return level.end is LevelEnd.QUEUE_ONLY or (waiting and (level.token_usage_share or 0.0) >= FULL_USAGE)
+
+
+def _useful_up_to(level: LevelResult) -> float:
+    """Once the pool is full, every rung above what runs shows the same rate and a longer or shorter queue."""
+    if not is_full(level):
+        return math.inf
+    return 1.1 * (level.running_requests or level.concurrency)
 
 
 def planned_levels(knowledge: Knowledge, setting: Setting) -> tuple[int, ...]:

@@ -51,9 +51,7 @@ class MinutesModel:
 def learn_minutes(history: Sequence[TrialResult], options: SearchOptions, prior: MemoryPrior) -> MinutesModel:
     """Medians over what was seen; a probe's start says nothing of reading weights, and the other way
     round."""
-    started = [
-        trial for trial in history if trial.timeline is not None and trial.timeline.ready_s is not None
-    ]
+    started = [trial for trial in history if trial.timeline is not None and trial.timeline.ready_s is not None]
     real = [_start_s(trial) for trial in started if trial.proposal.purpose is not Purpose.PROBE]
     dummy = [_start_s(trial) for trial in started if trial.proposal.purpose is Purpose.PROBE]
     without_weights = [_start_s(trial) - _weights_s(trial) for trial in started]

@@ -25,7 +25,7 @@ class SearchOptions:
     """No start is proposed whose chance of surviving every stage is lower, while a better one exists."""
     bare_survival: float = 0.5
     """The same for a black box, which must go beyond what it has seen to find anything."""
-    until_gain_below: float = 0.004
+    until_gain_below: float = 0.007
     """Stop exploring when the best expected improvement falls below this share of the incumbent."""
     most_levels: int = 4
     """Concurrency levels in one start, at most."""

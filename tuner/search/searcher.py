@@ -1,7 +1,7 @@
 """The searcher: a pure function from a history to the next start, the next level, and the verdict.
 
 Same space, prior, options, seed and history give the same answers: a killed daemon proposes what it would
-have proposed. Nothing is kept between calls.
+have proposed. Between calls only the last answer's knowledge is kept, for the next question about the same history.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import is_
 
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from launcher.timeline import Timeline
 from tuner.memory import MemoryPrior
@@ -47,6 +48,7 @@ class Searcher:
         self.prior = prior or MemoryPrior()
         self.options = options or SearchOptions()
         self.seed = seed
+        self._last: Knowledge | None = None
 
     def propose(self, history: Sequence[TrialResult], remaining_s: float) -> Proposal | None:
         """The next start, or None when nothing more is worth its minutes or fits into `remaining_s` study
@@ -124,7 +126,11 @@ class Searcher:
         return proposal.purpose is Purpose.PROBE and not dense
 
     def _knowledge(self, history: Sequence[TrialResult]) -> Knowledge:
-        return Knowledge(self.space, self.prior, self.options, history)
+        last = self._last
+        if last is not None and len(last.history) == len(history) and all(map(is_, last.history, history)):
+            return last
+        self._last = Knowledge(self.space, self.prior, self.options, history)
+        return self._last
 
     def _before_the_first_rate(self, knowledge: Knowledge) -> Proposal | None:
         """Probe first where weights take minutes; then a start that is safe; with memory known, a roomy
@@ -143,11 +149,9 @@ class Searcher:
         why = "dummy weights, for the memory alone: " if purpose is Purpose.PROBE else "a safe first point: "
         return self._proposal(knowledge, setting, purpose, why + memory_words(knowledge.outlook(setting)))
 
-    def _exploration(
-        self, knowledge: Knowledge, candidate: Candidate, *, probing: bool | None = None
-    ) -> Proposal:
+    def _exploration(self, knowledge: Knowledge, candidate: Candidate, *, probing: bool | None = None) -> Proposal:
         best = incumbent_log_rate(knowledge)
-        chance = float(norm.cdf((candidate.log_rate - best) / max(candidate.log_sd, 1e-9)))
+        chance = float(ndtr((candidate.log_rate - best) / max(candidate.log_sd, 1e-9)))
         may_probe = self._may_probe(knowledge, candidate.setting) if probing is None else probing
         purpose = Purpose.PROBE if may_probe and chance < PROBE_BELOW_CHANCE else Purpose.EXPLORE
         reason = f"{memory_words(candidate.outlook)}; {gain_words(candidate, best)}"

@@ -17,6 +17,8 @@ TIE_SHARE = 0.005
 NOISE_Z = 1.5
 LARGEST_TIE_SHARE = 0.025
 """However wide the noise, more than this is not given away for fewer overrides."""
+WORST_SHARE = 0.975
+"""The quantile of the transient that a chosen fraction keeps room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def standings(knowledge: Knowledge) -> list[Standing]:
     ranked = sorted(best.values(), key=lambda one: -one.log_rate)
     if not ranked:
         return []
-    winner = _roomiest(_plainest(ranked, knowledge.space), ranked)
+    winner = _safest(_plainest(ranked, knowledge.space), ranked, comfortable_gib(knowledge))
     return [winner, *(one for one in ranked if one is not winner)]
 
 
@@ -70,16 +72,22 @@ def _noise(one: Standing, other: Standing) -> float:
     return min(LARGEST_TIE_SHARE, max(TIE_SHARE, NOISE_Z * difference_sd(one, other)))
 
 
-def _roomiest(chosen: Standing, ranked: Sequence[Standing]) -> Standing:
-    """Within its family the pool arithmetic tells fractions apart, so only equal rates go to more
-    headroom.
-    """
+def _safest(chosen: Standing, ranked: Sequence[Standing], enough_gib: float) -> Standing:
+    """Equal rates of one family go to more headroom, up to what is comfortable; beyond that it buys
+    nothing."""
     ties = [
         one
         for one in ranked
         if family_of(one.setting) == family_of(chosen.setting) and chosen.log_rate - one.log_rate <= TIE_SHARE
     ]
-    return max(ties, key=lambda one: one.headroom_gib)
+    return max(ties, key=lambda one: (min(one.headroom_gib, enough_gib), one.log_rate))
+
+
+def comfortable_gib(knowledge: Knowledge) -> float:
+    """Headroom that needs no second thought: the worst transient, the stated margin, and as much again."""
+    if knowledge.options.black_box:
+        return math.inf
+    return knowledge.memory.transient_gib.quantile(WORST_SHARE) + 2 * knowledge.options.safety_gib
 
 
 def _pooled(knowledge: Knowledge) -> list[Standing]:

@@ -20,8 +20,7 @@ def plain_setting(knowledge: Knowledge) -> Setting:
         return knowledge.space.nearest(current)
     dtypes = knowledge.space.kv_cache_dtypes
     dtype = "bfloat16" if "bfloat16" in dtypes else dtypes[0]
-    fraction = 0.85 if knowledge.options.black_box else knowledge.prior.default_fraction()
-    return knowledge.space.nearest(Setting(fraction, dtype, 0))
+    return knowledge.space.nearest(Setting(knowledge.prior.default_fraction(), dtype, 0))
 
 
 def starting_setting(knowledge: Knowledge) -> Setting | None:
@@ -65,11 +64,7 @@ def roomiest_safe_setting(knowledge: Knowledge) -> Setting | None:
 
 
 def _is_open(setting: Setting, knowledge: Knowledge) -> bool:
-    died = {
-        key_of(trial.proposal.setting)
-        for trial in knowledge.history
-        if trial.failure and trial.failure.teaches
-    }
+    died = {key_of(trial.proposal.setting) for trial in knowledge.history if trial.failure and trial.failure.teaches}
     return key_of(setting) not in died
 
 

@@ -25,7 +25,9 @@ Array = NDArray[np.float64]
 RESIDUAL_SD = 0.03
 RESIDUAL_SD_BOUNDS = (0.01, 0.2)
 BARE_SD = 0.4
-BARE_SD_BOUNDS = (0.1, 1.5)
+BARE_SD_BOUNDS = (0.25, 1.5)
+SLOPE_SD, LINE_NOISE = 1.0, 0.2
+"""Black box: a knob may change the rate by a factor of e over its range; what the line leaves over is 20%."""
 LENGTH = 0.8
 LENGTH_BOUNDS = (0.25, 4.0)
 POINTS_TO_LEARN_KERNEL = 8
@@ -48,8 +50,8 @@ class RateModel:
         self._graph_batch = graph_batch
         self._encoding = encoding
         self._effects = tuple(effects)
-        self._constant = float(np.mean([point.log_rate for point in points]))
         with threadpool_limits(1):
+            self._trend = self._line(points, tokens)
             self._process = self._fit(points, tokens)
 
     def predict(self, asked: Asked, tokens: Sequence[float]) -> tuple[Array, Array]:
@@ -77,9 +79,17 @@ class RateModel:
             process.fit(self._encoding(asked, tokens), left_over)
         return process
 
+    def _line(self, points: Sequence[Point], tokens: Sequence[float]) -> Array:
+        """Ridge regression of the log rates on the coordinates: intercept first, slopes around zero."""
+        asked = [(point.setting, point.concurrency) for point in points]
+        columns = np.column_stack([np.ones(len(points)), self._encoding(asked, tokens)])
+        penalty = np.diag([0.0, *np.full(self._encoding.size, (LINE_NOISE / SLOPE_SD) ** 2)])
+        rates = np.array([point.log_rate for point in points])
+        return np.linalg.solve(columns.T @ columns + penalty, columns.T @ rates)
+
     def _mean(self, asked: Asked, tokens: Sequence[float]) -> tuple[Array, Array]:
         if self.throughput is None:
-            return np.full(len(asked), self._constant), np.zeros(len(asked))
+            return self._encoding(asked, tokens) @ self._trend[1:] + self._trend[0], np.zeros(len(asked))
         return self.throughput.log_rate(self.rows(asked, tokens))
 
 

@@ -134,10 +134,7 @@ class Throughput:
         """Mean and standard deviation of the log rate, from the parameters' doubt alone."""
         mean = _log_rate(self.parameters, rows)
         gradient = np.stack(
-            [
-                (_log_rate(self.parameters + step, rows) - mean) / 1e-4
-                for step in 1e-4 * np.eye(len(self.parameters))
-            ],
+            [(_log_rate(self.parameters + step, rows) - mean) / 1e-4 for step in 1e-4 * np.eye(len(self.parameters))],
             axis=1,
         )
         variance = np.einsum("ij,jk,ik->i", gradient, self.covariance, gradient)

@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from tuner.journal.view import Incumbent
 from tuner.search.explain import explanation
 from tuner.search.knowledge import Knowledge
-from tuner.search.standings import Standing, is_clear, standings
+from tuner.search.standings import WORST_SHARE, Standing, is_clear, standings
 from tuner.trial import Setting
-
-WORST_SHARE = 0.975
-"""The quantile of the transient that the exported fraction keeps room for."""
 
 
 @dataclass(frozen=True, slots=True)
