@@ -159,7 +159,9 @@ class KvtopApp(App[int]):
             self.screen.draw(self.snapshot)
             return
         panels = panel_rows(self.snapshot, self.view, width, height - 2, self.look)
-        self._board.show([header_row(self.snapshot, self._bar, width), *panels, footer_row(self._bar, width)])
+        self._board.show(
+            [header_row(self.snapshot, self._bar, width), *panels, footer_row(self.snapshot, self._bar, width)]
+        )
 
     @property
     def _bar(self) -> Bar:

@@ -5,7 +5,7 @@ clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from launcher.gpus import GpuSample
 from launcher.observe.sample import RankSample, ServerFacts, ServerSample
@@ -43,8 +43,8 @@ class SnapshotBuilder:
         servers = tuple(self._server(reading, frame, gpus) for reading in frame.servers)
         for url in self._servers.keys() - {reading.url for reading in frame.servers}:
             del self._servers[url]
-        snapshot = Snapshot(frame.taken_unix_s, servers, gpus, frame.gpu_problem, frame.study)
-        return _with_findings(snapshot)
+        snapshot = Snapshot(frame.taken_unix_s, servers, gpus, frame.gpu_problem, frame.study, frame.problems)
+        return replace(snapshot, findings=diagnose(snapshot))
 
     def _server(self, reading: ServerReading, frame: Frame, gpus: tuple[GpuView, ...]) -> ServerView:
         memory = self._servers.setdefault(reading.url, _Memory(History(self._step_s)))
@@ -79,17 +79,6 @@ class SnapshotBuilder:
             sources=sample.sources,
             notes=sample.notes,
         )
-
-
-def _with_findings(snapshot: Snapshot) -> Snapshot:
-    return Snapshot(
-        snapshot.taken_unix_s,
-        snapshot.servers,
-        snapshot.gpus,
-        snapshot.gpu_problem,
-        snapshot.study,
-        diagnose(snapshot),
-    )
 
 
 def _reach(reading: ServerReading, age_s: float | None) -> Reach:

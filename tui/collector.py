@@ -55,17 +55,25 @@ def open_server_reader(url: str, api_key: str | None, timeout_s: float) -> Sampl
 
 
 class _Repeating(threading.Thread):
-    """Runs `step` again and again until stopped; `step` returns the seconds to wait."""
+    """Runs `step` again and again until stopped; `step` returns the seconds to wait.
 
-    def __init__(self, name: str, step: Callable[[], float]) -> None:
+    What nobody foresaw is told by `failed` and shown on the screen; the thread goes on.
+    """
+
+    def __init__(self, name: str, step: Callable[[], float], failed: Callable[[str], None]) -> None:
         super().__init__(name=name, daemon=True)
         self._step = step
+        self._failed = failed
         self._stopped = threading.Event()
         self.first_done = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            wait_s = self._step()
+            try:
+                wait_s = self._step()
+            except Exception as error:  # noqa: BLE001 - the sentence is shown, and the next read may succeed
+                self._failed(f"cannot be read: {type(error).__name__}: {error}")
+                wait_s = RETRY_AT_MOST_S
             self.first_done.set()
             self._stopped.wait(wait_s)
 
@@ -102,6 +110,9 @@ class ServerPoll:
             interval_s = min(max(RETRY_AT_MOST_S, interval_s), interval_s * self._failures)
         return max(0.05, interval_s - (time.monotonic() - began))
 
+    def fail(self, sentence: str) -> None:
+        self.reading = replace(self.reading, problem=sentence, problem_kind="Unparsable")
+
     def close(self) -> None:
         self._reader.close()
 
@@ -132,6 +143,9 @@ class GpuPoll:
             samples = self._with_names(samples)
         self.samples, self.problem = samples, None
         return max(0.05, self._interval_s() - (time.monotonic() - began))
+
+    def fail(self, sentence: str) -> None:
+        self.samples, self.problem = (), sentence
 
     def _with_names(self, samples: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
         """NVML tells pids alone. A pid that cannot be seen from here (a container's host) stays without a name."""
@@ -173,6 +187,9 @@ class StudyPoll:
             self.problem = str(error)
         return STUDY_EVERY_S if self.view is not None or self._named else DISCOVER_EVERY_S
 
+    def fail(self, sentence: str) -> None:
+        self.problem = sentence
+
     def _read(self) -> StudyView | None:
         # Late, and the reader later still: a machine on which no study runs needs no machinery of the journal.
         from tuner.journal import find_running_studies
@@ -206,6 +223,7 @@ class Collector:
         self._polls: dict[str, ServerPoll] = {}
         self._threads: dict[str, _Repeating] = {}
         self._local: dict[str, LocalServer] = {}
+        self._discovery_problem: str | None = None
         self._gpus = GpuPoll(gpus, lambda: self.interval_s) if gpus is not None else None
         self._gpu_reader = gpus
         self._study = StudyPoll(settings.study) if with_study else None
@@ -214,11 +232,11 @@ class Collector:
         """Begin to poll. Returns at once."""
         for url in self._settings.urls:
             self._watch(url)
-        self._run("discover", self._discover)
+        self._run("discover", self._discover, self._discovery_failed)
         if self._gpus is not None:
-            self._run("gpus", self._gpus.step)
+            self._run("gpus", self._gpus.step, self._gpus.fail)
         if self._study is not None:
-            self._run("study", self._study.step)
+            self._run("study", self._study.step, self._study.fail)
 
     def wait_first(self, timeout_s: float) -> None:
         """Until every poll has answered or failed once (the servers that discovery finds included)."""
@@ -239,7 +257,11 @@ class Collector:
             self._gpus.samples if self._gpus else (),
             self._gpus.problem if self._gpus else None,
             self._study.view if self._study else None,
+            tuple(problem for problem in self._problems() if problem),
         )
+
+    def _problems(self) -> tuple[str | None, ...]:
+        return self._discovery_problem, self._study.problem if self._study else None
 
     def stop(self) -> None:
         """Ask every thread to end; they are daemons and need not be waited for."""
@@ -254,8 +276,8 @@ class Collector:
         local = self._local.get(reading.url)
         return replace(reading, pids=local.pids) if local else reading
 
-    def _run(self, name: str, step: Callable[[], float]) -> None:
-        thread = _Repeating(name, step)
+    def _run(self, name: str, step: Callable[[], float], failed: Callable[[str], None]) -> None:
+        thread = _Repeating(name, step, failed)
         self._threads[name] = thread
         thread.start()
 
@@ -264,13 +286,17 @@ class Collector:
         poll = ServerPoll(url, reader, lambda: self.interval_s)
         with self._lock:
             self._polls[url] = poll
-        self._run(url, poll.step)
+        self._run(url, poll.step, poll.fail)
+
+    def _discovery_failed(self, sentence: str) -> None:
+        self._discovery_problem = f"the processes of this machine {sentence}"
 
     def _discover(self) -> float:
         """Local servers and their processes; without --url each of them is watched from now on."""
         if self._find is None:
             return DISCOVER_EVERY_S
         began = time.thread_time()
+        self._discovery_problem = None
         self._local = {server.url.replace("localhost", "127.0.0.1"): server for server in self._find()}
         if not self._settings.urls:
             for url in self._local.keys() - self._polls.keys():

@@ -39,3 +39,5 @@ class Frame:
     gpus: tuple[GpuSample, ...] = ()
     gpu_problem: str | None = None
     study: StudyView | None = None
+    problems: tuple[str, ...] = ()
+    """What else could not be read: the study, the processes of this machine."""

@@ -62,6 +62,12 @@ class History:
         self._series = Series(**tails, step_s=self.step_s, last_bucket=last)
 
 
+STEADY_WINDOW_S = 15.0
+"""Completion rates over less are not drawn: the first seconds would set the scale for the next minutes."""
+
+
 def _figures(pool: Pool, rates: Rates) -> tuple[float | None, ...]:
     gen = rates.gen_tokens_per_s if rates.gen_tokens_per_s is not None else pool.gen_tokens_per_s
-    return rates.completion_tokens_per_s, gen, pool.running, pool.queued, pool.usage_share, rates.hit_share
+    steady = (rates.completion_window_s or 0.0) >= STEADY_WINDOW_S
+    finished = rates.completion_tokens_per_s if steady else None
+    return finished, gen, pool.running, pool.queued, pool.usage_share, rates.hit_share

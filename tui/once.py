@@ -46,6 +46,7 @@ def document(snapshot: Snapshot) -> dict[str, object]:
         "servers": [_server(server) for server in snapshot.servers],
         "gpus": [_gpu(gpu) for gpu in snapshot.gpus],
         "gpu_problem": snapshot.gpu_problem,
+        "problems": list(snapshot.problems),
         "findings": [_finding(finding) for finding in snapshot.findings],
         "study": plain(snapshot.study) if snapshot.study is not None else None,
     }

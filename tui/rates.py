@@ -19,6 +19,8 @@ SHORT_WINDOW_S = 5.0
 LONG_WINDOW_S = (15.0, 600.0)
 """Bounds of the completion window."""
 E2E_PER_WINDOW = 3.0
+LEAST_COMPLETION_WINDOW_S = 3.0
+"""Over less than this one response more or less changes the rate beyond all meaning."""
 MARK_EVERY_S = 2.0
 """Samples kept for differences are no closer than this: 300 of them are ten minutes."""
 
@@ -35,7 +37,9 @@ class Mark:
 
 
 def mark_of(sample: ServerSample) -> Mark:
-    return Mark(sample.taken_s, with_unborn(sample.totals), sample.ttft, sample.itl, sample.e2e)
+    """Timed by the server's clock, which only the simulated engine's lets run faster than the wall's."""
+    at_s = sample.taken_s * sample.facts.clock_speed
+    return Mark(at_s, with_unborn(sample.totals), sample.ttft, sample.itl, sample.e2e)
 
 
 def with_unborn(totals: Totals) -> Totals:
@@ -168,7 +172,7 @@ def rates_between(short: Mark, long: Mark, new: Mark, stalled_s: float | None = 
     nothing.
     """
     short_s, long_s = new.at_s - short.at_s, new.at_s - long.at_s
-    if long_s <= 0:
+    if long_s < LEAST_COMPLETION_WINDOW_S:
         return Rates(stalled_s=stalled_s)
     a, b, c = long.totals, new.totals, short.totals
     hits = _hits(a, b)

@@ -37,6 +37,7 @@ class RecordedFrame:
     gpus: tuple[GpuSample, ...]
     gpu_problem: str | None
     study: StudyView | None
+    problems: tuple[str, ...] = ()
     same_study: bool = False
 
 
@@ -57,7 +58,9 @@ class Recorder:
         same = frame.study is not None and frame.study == self._study
         self._study = frame.study
         study = None if same else frame.study
-        self._line(RecordedFrame(frame.taken_unix_s, frame.servers, frame.gpus, frame.gpu_problem, study, same))
+        self._line(
+            RecordedFrame(frame.taken_unix_s, frame.servers, frame.gpus, frame.gpu_problem, study, frame.problems, same)
+        )
 
     def close(self) -> None:
         self._file.close()
@@ -111,7 +114,9 @@ class Recording:
 
     def frame(self, place: int) -> Frame:
         read = self._read(place)
-        return Frame(read.taken_unix_s, read.servers, read.gpus, read.gpu_problem, self._study(place, read))
+        return Frame(
+            read.taken_unix_s, read.servers, read.gpus, read.gpu_problem, self._study(place, read), read.problems
+        )
 
     def _study(self, place: int, read: RecordedFrame) -> StudyView | None:
         """The study of a frame that says "the same": that of the nearest frame before which has one."""

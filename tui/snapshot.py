@@ -210,6 +210,8 @@ class Snapshot:
     gpus: tuple[GpuView, ...] = ()
     gpu_problem: str | None = None
     study: StudyView | None = None
+    problems: tuple[str, ...] = ()
+    """What else could not be read, a sentence each."""
     findings: tuple[Finding, ...] = ()
     """Gravest first."""
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.observe.sample import Histogram, RankSample, ServerSample, Totals
+from launcher.observe.sample import Histogram, RankSample, ServerFacts, ServerSample, Totals
 from tui.rates import RateTracker, difference, histogram_difference, quantile
 
 BOUNDS = (0.1, 1.0, 10.0, math.inf)
@@ -119,3 +119,11 @@ def test_counters_of_older_builds_stay_unknown() -> None:
     tracker = RateTracker()
     tracker.add(sample(0.0, Totals(generation_tokens=0.0)))
     assert tracker.add(sample(20.0, Totals(generation_tokens=400.0))).retractions_per_s is None
+
+
+def test_a_clock_that_runs_faster_gives_rates_of_its_own_seconds() -> None:
+    tracker, facts = RateTracker(), ServerFacts(simulated=True, clock_speed=60.0)
+    for wall_s in (0.0, 1.0):
+        tokens = Totals(generation_tokens=54_000.0 * wall_s)
+        rates = tracker.add(replace(sample(wall_s, tokens), facts=facts))
+    assert rates.completion_tokens_per_s == pytest.approx(900.0)

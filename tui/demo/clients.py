@@ -10,8 +10,8 @@ import httpx
 
 SYSTEM_PROMPT = list(range(256))
 """Token ids that all prompts share: something for the radix cache."""
-PROMPT_TOKENS = (600, 2600)
-OUTPUT_TOKENS = (1200, 3200)
+PROMPT_TOKENS = (300, 1700)
+OUTPUT_TOKENS = (500, 2300)
 RAMP_S = 20.0
 """Clients come one after the other, so that their requests have mixed ages."""
 

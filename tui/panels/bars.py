@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tui import format as fmt
-from tui.panels.row import Pen, Row
+from tui.panels.row import Pen, Row, clip_end
 from tui.snapshot import Snapshot
 
 KEYS = (
@@ -47,11 +47,14 @@ def _inventory(snapshot: Snapshot) -> list[str]:
     return told
 
 
-def footer_row(bar: Bar, width: int) -> Row:
+def footer_row(snapshot: Snapshot, bar: Bar, width: int) -> Row:
+    """The keys, and what has to be told beside them."""
     pen = Pen(width).gap()
     if bar.typing is not None:
         pen.put("filter ", "dim").put(f"/{bar.typing}_", "strong")
         return pen.put("   Enter keeps it, Esc drops it", "dim").row()
     for key, text in KEYS:
         pen.put(key, "key").put(f" {text}  ", "dim")
+    if snapshot.problems:
+        return pen.put(clip_end(f"  {snapshot.problems[0]}", pen.left), "warn").row()
     return pen.right(f"{bar.said} ", "hint").row()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui.panels.look import Look, Role
-from tui.panels.row import Pen, Row, clip, title_row, wrap
+from tui.panels.row import Pen, Row, clip, clip_end, title_row, wrap
 from tui.snapshot import Finding, ServerView, Severity, Snapshot
 
 ROLE: dict[Severity, Role] = {
@@ -68,7 +68,3 @@ def _nothing(snapshot: Snapshot) -> str:
     if not snapshot.servers:
         return "no SGLang server found on this machine; looking again every few seconds (or name one with --url)"
     return "waiting for the first figures"
-
-
-def clip_end(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"

@@ -116,6 +116,11 @@ def clip(text: str, width: int) -> str:
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
 
 
+def clip_end(text: str, width: int) -> str:
+    """Shortened at its end."""
+    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
 def title_row(number: int, title: str, width: int, look: Look, note: str = "") -> Row:
     """`─ ¹ title ───── note ─`: the head of a panel."""
     pen = Pen(width)

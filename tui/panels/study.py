@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tui import format as fmt
-from tui.panels.binds import clip_end
 from tui.panels.graph import meter
 from tui.panels.look import Look, Role
-from tui.panels.row import Pen, Row, title_row
+from tui.panels.row import Pen, Row, clip_end, title_row
 from tui.panels.scatter import scatter
 from tui.snapshot import Snapshot
 from tuner.trial import Interval, Setting, TrialResult, TrialState
@@ -54,7 +53,7 @@ def study_rows(
     if room < 2:
         return rows[:height]
     aside = width // 3 if width >= SCATTER_FROM else 0
-    table = _table(study, width - aside - (2 if aside else 0), room, sort, selected, needle)
+    table = _table(study, width - aside - (4 if aside else 0), room, sort, selected, needle)
     points = scatter(study, aside, room, look) if aside else []
     return (rows + _beside(table, points, width - aside, width))[:height]
 
