@@ -172,16 +172,17 @@ def rates_between(short: Mark, long: Mark, new: Mark, stalled_s: float | None = 
     nothing.
     """
     short_s, long_s = new.at_s - short.at_s, new.at_s - long.at_s
-    if long_s < LEAST_COMPLETION_WINDOW_S:
+    if long_s <= 0:
         return Rates(stalled_s=stalled_s)
     a, b, c = long.totals, new.totals, short.totals
     hits = _hits(a, b)
+    whole_s = long_s if long_s >= LEAST_COMPLETION_WINDOW_S else 0.0
     return Rates(
         window_s=short_s if short_s > 0 else None,
         completion_window_s=long_s,
-        completion_tokens_per_s=_per_s(a.generation_tokens, b.generation_tokens, long_s),
-        responses_per_s=_per_s(a.finished_requests, b.finished_requests, long_s),
-        finished_prompt_tokens_per_s=_per_s(a.prompt_tokens, b.prompt_tokens, long_s),
+        completion_tokens_per_s=_per_s(a.generation_tokens, b.generation_tokens, whole_s),
+        responses_per_s=_per_s(a.finished_requests, b.finished_requests, whole_s),
+        finished_prompt_tokens_per_s=_per_s(a.prompt_tokens, b.prompt_tokens, whole_s),
         gen_tokens_per_s=_per_s(c.decoded_tokens, b.decoded_tokens, short_s),
         prefill_tokens_per_s=_per_s(a.prefill_computed_tokens, b.prefill_computed_tokens, long_s),
         hit_share=hits[0],
