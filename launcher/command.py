@@ -16,9 +16,12 @@ from enum import StrEnum
 from pathlib import PurePath
 
 from launcher.errors import UsageError
+from launcher.process import TOKEN_VARIABLE
 
 SERVER_MODULE = "sglang.launch_server"
 SIMULATED_MODULE = "launcher.simulated"
+CONTAINER_LABEL = "kvtune.token"
+"""A container that a launch makes carries the launch's token under this label."""
 
 _CONTAINER_RUNNERS = frozenset({"docker", "podman", "nerdctl"})
 _SSH_OPTIONS_WITH_VALUE = frozenset("BbcDEeFIiJLlmOopQRSWw")
@@ -82,7 +85,8 @@ def compose(command: Sequence[str], argv: Sequence[str], env: Mapping[str, str])
     wrapped = unwrap(command)
     if wrapped.wrapper is Wrapper.CONTAINER:
         passed = tuple(word for name in env for word in ("-e", name))
-        return (*wrapped.outer, *passed, *wrapped.inner, *argv)
+        labels = ("--label", f"{CONTAINER_LABEL}={env.get(TOKEN_VARIABLE, '')}") if wrapped.outer[-1] == "run" else ()
+        return (*wrapped.outer, *passed, *labels, *wrapped.inner, *argv)
     if wrapped.wrapper is Wrapper.SSH:
         settings = "".join(f"export {name}={shlex.quote(value)}; " for name, value in env.items())
         return (*wrapped.outer, f"{settings}{' '.join(wrapped.inner)} {shlex.join(argv)}")

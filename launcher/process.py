@@ -78,7 +78,10 @@ def read_table(proc: Path = PROC) -> dict[int, Process]:
 
 
 def token_of(pid: int, proc: Path = PROC) -> str | None:
-    """The kvtune token in a process's environment: "" when it has none, None when that cannot be read."""
+    """The kvtune token in a process's environment: "" when it has none, None when the environment cannot be read.
+
+    An empty environment has none: so looks a process between fork and exec, which may be anybody's.
+    """
     try:
         environ = (proc / str(pid) / "environ").read_bytes()
     except OSError:
@@ -87,7 +90,7 @@ def token_of(pid: int, proc: Path = PROC) -> str | None:
     for entry in environ.split(b"\0"):
         if entry.startswith(mark):
             return entry[len(mark) :].decode(errors="replace")
-    return "" if b"=" in environ else None
+    return "" if b"=" in environ or not environ else None
 
 
 def find_family(
@@ -104,14 +107,16 @@ def find_family(
     number has been used again by a stranger. Nothing older than the launch can be ours.
     """
     wanted = {root, *recorded}
+    leader = table.get(pgid)
+    reused = leader is not None and leader.id != root
     ours: set[int] = set()
     for process in table.values():
         if process.id in wanted:
             ours.add(process.pid)
         elif process.start_time >= root.start_time:
             found = read_token(process.pid)
-            in_group = pgid in (process.pgid, process.session)
-            if found == token or (in_group and found is None):
+            in_group = not reused and pgid in (process.pgid, process.session)
+            if found == token or (in_group and (found is None or process.zombie)):
                 ours.add(process.pid)
     return tuple(table[pid] for pid in sorted(_with_descendants(table, ours)))
 

@@ -15,8 +15,9 @@ import subprocess
 
 from launcher.clock import Clock
 from launcher.deadline import Deadline, pause_s
-from launcher.ports import find_listeners, is_listening
+from launcher.ports import find_listeners
 from launcher.process import Process, bury, describe, find_family, is_gone, read_table, send_signal
+from launcher.server.containers import end_containers
 from launcher.server.record import ServerRecord, StopLimits, StopReport
 
 
@@ -49,7 +50,7 @@ async def end(
     killed = not gone
     if killed:
         gone = await _kill_until_gone(record, child, Deadline(clock, limits.kill_s), clock)
-    leftovers = await asyncio.to_thread(_leftovers, record) if not gone or is_listening(record.port) else ()
+    leftovers = await asyncio.to_thread(_leftovers, record)
     return StopReport(
         took_s=whole.elapsed_s,
         killed=killed,
@@ -120,8 +121,12 @@ async def _kill_until_gone(
 
 
 def _leftovers(record: ServerRecord) -> tuple[str, ...]:
+    """The proof, or what stands against it. A listener counts where the server may be out of sight: in a container."""
+    containers = end_containers(record.container_runner, record.token) if record.container_runner else ()
     table = read_table()
     family = find_family(table, record.root, record.pgid, record.token, record.children)
-    left = [f"{describe(p.pid)} does not end" for p in family if not is_gone(p.id)]
-    listeners = find_listeners(record.port, table)
-    return (*left, *(f"port {record.port} is still held by {found.describe()}" for found in listeners))
+    left = [f"{describe(process.pid)} does not end" for process in family if not is_gone(process.id)]
+    if left or record.container_runner:
+        held = [found.describe() for found in find_listeners(record.port, table)]
+        left += [f"port {record.port} is still held by {holder}" for holder in held]
+    return (*containers, *left)

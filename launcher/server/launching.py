@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping
@@ -109,7 +110,8 @@ def _check_port(port: int) -> None:
 
 def _container_runner(command: tuple[str, ...]) -> str:
     wrapped = unwrap(command)
-    return wrapped.outer[-2] if wrapped.wrapper is Wrapper.CONTAINER and wrapped.outer[-1] == "run" else ""
+    makes_one = wrapped.wrapper is Wrapper.CONTAINER and wrapped.outer[-1] == "run"
+    return shlex.join(wrapped.outer[:-1]) if makes_one else ""
 
 
 def _api_key(request: LaunchRequest) -> str | None:

@@ -18,7 +18,7 @@ import httpx
 from launcher.deadline import Deadline, pause_s
 from launcher.errors import StartFailed
 from launcher.ports import Listener, find_listeners
-from launcher.process import read_table
+from launcher.process import read_process, read_table
 from launcher.server.evidence import BIND_FAILED, FIRED_UP, Circumstances
 from launcher.server.record import StartLimits
 from launcher.timeline import Timeline
@@ -67,10 +67,10 @@ async def _wait_owned(server: Server, limits: StartLimits) -> None:
         strangers = [found for found in listeners if not family & set(found.pids)]
         if listeners and not strangers:
             return
-        if strangers and not (server.record.container_runner and _unseen(strangers)):
+        if strangers and not (server.record.container_runner and _came_with(server, strangers)):
             raise StartFailed(server.judge(Circumstances(port_holder=strangers[0].describe())))
         if strangers:
-            return  # In a container: the port was free at the launch, and the holder is out of our sight.
+            return
         if deadline.passed:
             raise StartFailed(server.judge(Circumstances(hung_s=limits.answer_s)))
         await asyncio.sleep(pause_s(server.clock))
@@ -121,5 +121,7 @@ def _listeners(port: int) -> tuple[Listener, ...]:
     return find_listeners(port, read_table())
 
 
-def _unseen(listeners: list[Listener]) -> bool:
-    return all(not found.pids for found in listeners)
+def _came_with(server: Server, listeners: list[Listener]) -> bool:
+    """Of a container: the port was free at the launch, and whoever holds it now is younger, or out of our sight."""
+    holders = [read_process(pid) for found in listeners for pid in found.pids]
+    return all(holder is None or holder.start_time >= server.record.start_time for holder in holders)

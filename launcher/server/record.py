@@ -22,7 +22,7 @@ class ServerRecord:
     port: int
     children: tuple[ProcessId, ...] = ()
     container_runner: str = ""
-    """`docker`, `podman`, ... when the server runs in a container that this launch made, else empty."""
+    """The runner's own words ("docker", "sudo podman") when this launch made a container, else empty."""
 
     @property
     def root(self) -> ProcessId:

@@ -37,6 +37,7 @@ def test_a_plain_command_gets_its_words_appended() -> None:
 def test_a_container_runner_is_told_the_names_and_not_the_values() -> None:
     words = compose(split_command("docker run --rm image python -m x"), ("--port", "1"), ENV)
     assert words[:6] == ("docker", "run", "-e", "KVTUNE_TOKEN", "-e", "HF_HUB_OFFLINE")
+    assert words[6:8] == ("--label", "kvtune.token=t0")
     assert words[-2:] == ("--port", "1")
     assert "1" not in words[:6]
 

@@ -53,7 +53,7 @@ def test_root_session_descendants_and_token_carriers_are_ours() -> None:
 def test_numbers_that_are_used_again_are_not_ours() -> None:
     reused_root = process(100, 70.0, group=100)
     reused_child = process(101, 80.0, group=100)
-    assert family(reused_root, reused_child, tokens={}, recorded=(ProcessId(101, 60.0),)) == set()
+    assert family(reused_root, reused_child, tokens={101: None}, recorded=(ProcessId(101, 60.0),)) == set()
 
 
 def test_a_member_of_the_session_whose_environment_is_overwritten_is_ours() -> None:
@@ -117,10 +117,11 @@ def test_a_zombie_is_gone_only_when_its_threads_are(tmp_path: Path) -> None:
 
 
 def test_tokens_in_environments(tmp_path: Path) -> None:
-    for pid, environ in {1: b"A=1\0KVTUNE_TOKEN=abc\0", 2: b"A=1\0", 3: b"sglang::scheduler_TP0\0\0\0"}.items():
+    environs = (b"A=1\0KVTUNE_TOKEN=abc\0", b"A=1\0", b"sglang::scheduler_TP0\0\0\0", b"")
+    for pid, environ in enumerate(environs):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "environ").write_bytes(environ)
-    assert [token_of(pid, tmp_path) for pid in (1, 2, 3, 4)] == ["abc", "", None, None]
+    assert [token_of(pid, tmp_path) for pid in range(5)] == ["abc", "", None, "", None]
 
 
 def test_a_signal_reaches_exactly_the_process_that_is_meant() -> None:

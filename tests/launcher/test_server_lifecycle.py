@@ -175,6 +175,33 @@ async def test_the_event_loop_runs_on_meanwhile(tmp_path: Path) -> None:
     assert beats > 20
 
 
+RUNNER = """#!/bin/sh
+# A container runner: `run` starts the words in a session of their own, without our environment, and waits for them.
+home=$(dirname "$0")
+case $1 in
+    run) shift
+        while [ "$1" != image ]; do [ "$1" = --label ] && echo "$2" > "$home/label"; shift; done; shift
+        env -i setsid "$@" & echo $! > "$home/pid"; wait ;;
+    ps) [ "label=$(cat "$home/label")" = "$4" ] || exit 1
+        grep -qs "^State:.[^Z]" "/proc/$(cat "$home/pid")/status" && echo box1 ;;
+    stop) kill "$(cat "$home/pid")"; sleep 0.3 ;;
+esac
+"""
+
+
+async def test_a_container_that_outlives_its_client_is_stopped_by_its_label(tmp_path: Path) -> None:
+    runner = tmp_path / "docker"
+    runner.write_text(RUNNER)
+    runner.chmod(0o755)
+    server = await launch(a_request(tmp_path, str(runner), "run", "--rm", "image", *stand_in("good")), WallClock())
+    await server.wait_ready(StartLimits(hard_s=20))
+    os.kill(server.record.pid, signal.SIGKILL)
+    report = await reap(ServerRecord.from_dict(server.record.as_dict()), WallClock(), QUICK)
+    assert report.clean
+    assert not is_listening(server.record.port)
+    assert server.exit_code == -signal.SIGKILL
+
+
 async def test_an_orphan_is_reaped_from_its_record_alone(tmp_path: Path) -> None:
     server = await launch(a_request(tmp_path, *stand_in("worker")), WallClock())
     await server.wait_ready(StartLimits(hard_s=20))
