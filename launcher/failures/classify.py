@@ -20,6 +20,7 @@ from launcher.logs import Step
 from launcher.redact import redact_text
 
 _LINE_LENGTH = 600
+_QUOTED_LENGTH = 240
 _LAST_LINES = 5
 _SHELL_CANNOT_RUN = (126, 127)
 _WITHOUT_STAGE = {
@@ -89,7 +90,7 @@ def _from_finding(finding: Finding, story: Story, evidence: Evidence) -> Failure
         mem_fraction_direction=placed.mem_fraction,
         culprit=rule.culprit,
         retry=rule.retry,
-        sentence=rule.sentence,
+        sentence=_sentence(finding),
         hicache_direction=rule.hicache,
         rank=str(message.rank) or None,
         gpu_index=find_gpu(message.text),
@@ -102,6 +103,15 @@ def _from_finding(finding: Finding, story: Story, evidence: Evidence) -> Failure
     if failure.kind is Kind.HOST_OOM_KILLED:
         failure = _blame_hicache(failure, story)
     return with_details(failure)
+
+
+def _sentence(finding: Finding) -> str:
+    """The rule's sentence, with the line that matched where it is needed."""
+    words = finding.matched.split("\n")[0]
+    line = next((line for line in finding.message.lines if words in line and not line.startswith(" ")), words)
+    if not finding.rule.quote:
+        return finding.rule.sentence
+    return f"{finding.rule.sentence}: {redact_text(' '.join(line.split())[:_QUOTED_LENGTH])}"
 
 
 def _blame_holder(failure: Failure, holder: str | None) -> Failure:

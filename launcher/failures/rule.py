@@ -56,6 +56,8 @@ class Rule:
     when: Condition = anywhere
     stage: Stage | None = None
     """The stage it can only have happened in; else the log tells."""
+    quote: bool = False
+    """The sentence needs the line's own words: which flag, port or model."""
     survivable: bool = True
     """Whether a server that goes on after these words has not failed."""
 

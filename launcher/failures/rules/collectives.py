@@ -58,6 +58,7 @@ OTHER = Rule(
     culprit=Culprit.UNKNOWN,
     weight=Weight.SUSPECT,
     retry=True,
+    quote=True,
 )
 
 RULES = (TIMEOUT, PEER)

@@ -34,6 +34,7 @@ WARM_UP = Rule(
     where=Where.LINE,
     weight=Weight.SUSPECT,
     stage=Stage.WARM_UP,
+    quote=True,
 )
 
 RULES = (WATCHDOG, WARM_UP)

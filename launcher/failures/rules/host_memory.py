@@ -96,6 +96,7 @@ CANNOT_ALLOCATE = Rule(
     source="torch's DefaultCPUAllocator, the C library, safetensors",
     sentence="a process could not get host memory",
     culprit=Culprit.HOST_MEMORY,
+    quote=True,
 )
 
 SHARED_MEMORY = Rule(

@@ -23,6 +23,7 @@ RESOURCE_LIMIT = Rule(
     source="triton 3.x (#3370, triton-lang/triton#8182); CUDA runtime; ptxas",
     sentence="a kernel asks for more shared memory or registers than this GPU has: not a lack of memory",
     culprit=Culprit.SERVER_BUG,
+    quote=True,
 )
 
 WORKSPACE = Rule(
@@ -36,6 +37,7 @@ WORKSPACE = Rule(
     source="flashinfer allocator.h, which SGLANG_FLASHINFER_WORKSPACE_SIZE enlarges; trtllm-gen; cutlass",
     sentence="a preallocated workspace is too small (SGLANG_FLASHINFER_WORKSPACE_SIZE enlarges flashinfer's)",
     culprit=Culprit.SERVER_BUG,
+    quote=True,
 )
 
 CUSTOM_ALL_REDUCE = Rule(
@@ -64,6 +66,7 @@ CAPTURE = Rule(
     culprit=Culprit.SERVER_BUG,
     weight=Weight.SUSPECT,
     stage=Stage.GRAPH_CAPTURE,
+    quote=True,
 )
 
 CRASH = Rule(
@@ -85,6 +88,7 @@ CRASH = Rule(
     sentence="a kernel or library crashed on the GPU",
     culprit=Culprit.SERVER_BUG,
     retry=True,
+    quote=True,
 )
 
 HARDWARE = Rule(
@@ -101,6 +105,7 @@ HARDWARE = Rule(
     culprit=Culprit.INFRASTRUCTURE,
     where=Where.LINE,
     retry=True,
+    quote=True,
 )
 
 NO_GPU = Rule(
@@ -117,6 +122,7 @@ NO_GPU = Rule(
     source="torch.cuda; the CUDA runtime (Fabric Manager on HGX boxes)",
     sentence="the GPUs, their driver or this build of SGLang do not fit together",
     culprit=Culprit.INFRASTRUCTURE,
+    quote=True,
 )
 
 OTHER = Rule(
@@ -127,6 +133,7 @@ OTHER = Rule(
     culprit=Culprit.SERVER_BUG,
     weight=Weight.SUSPECT,
     retry=True,
+    quote=True,
 )
 
 SPECIFIC = (RESOURCE_LIMIT, WORKSPACE)

@@ -47,6 +47,7 @@ PORT = Rule(
     where=Where.LINE,
     retry=True,
     survivable=False,
+    quote=True,
 )
 
 ARGUMENTS = Rule(
@@ -64,6 +65,7 @@ ARGUMENTS = Rule(
     culprit=Culprit.CONFIGURATION,
     where=Where.LINE,
     stage=Stage.LAUNCH,
+    quote=True,
 )
 
 HOST_POOL_TOO_SMALL = Rule(
@@ -92,6 +94,7 @@ HICACHE_UNSUPPORTED = Rule(
     source="0.5.6-0.5.23 server_args.py, hiradix_cache.py, hybrid_pool_assembler.py",
     sentence="SGLang cannot do this here",
     culprit=Culprit.CONFIGURATION,
+    quote=True,
 )
 
 YAML = Rule(
@@ -106,6 +109,7 @@ YAML = Rule(
     sentence="SGLang refuses the YAML file",
     culprit=Culprit.CONFIGURATION,
     stage=Stage.LAUNCH,
+    quote=True,
 )
 
 VALIDATION = Rule(
@@ -117,6 +121,7 @@ VALIDATION = Rule(
     frames=re.compile(r"server_args\.py|/arg_groups/|check_server_args|prepare_server_args|model_config\.py"),
     when=_is_starting,
     stage=Stage.LAUNCH,
+    quote=True,
 )
 
 UNSUPPORTED = Rule(
@@ -138,6 +143,7 @@ UNSUPPORTED = Rule(
     sentence="this model, these flags and these GPUs do not go together",
     culprit=Culprit.CONFIGURATION,
     when=_is_starting,
+    quote=True,
 )
 
 MODEL = Rule(
@@ -157,6 +163,7 @@ MODEL = Rule(
     source="transformers, huggingface_hub, safetensors; 0.5.6-0.5.23 model_loader",
     sentence="the model cannot be found or read",
     culprit=Culprit.CONFIGURATION,
+    quote=True,
 )
 
 HUB_UNREACHABLE = Rule(
@@ -170,6 +177,7 @@ HUB_UNREACHABLE = Rule(
     sentence="the model is not here and its hub cannot be reached",
     culprit=Culprit.INFRASTRUCTURE,
     retry=True,
+    quote=True,
 )
 
 COMMAND = Rule(
@@ -186,6 +194,7 @@ COMMAND = Rule(
     culprit=Culprit.CONFIGURATION,
     where=Where.LINE,
     stage=Stage.LAUNCH,
+    quote=True,
 )
 
 FIRST = (PORT, UNBALANCED, ARGUMENTS, HOST_POOL_TOO_SMALL, HICACHE_UNSUPPORTED, YAML)
