@@ -25,7 +25,7 @@ from launcher.simulated.presets import load_preset
 
 @pytest.fixture(scope="module")
 def server(servers: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with servers.serving(tmp_path_factory.mktemp("server"), "--enable-metrics") as served:
+    with servers.serving(tmp_path_factory.mktemp("server"), "--enable-metrics", speed=100) as served:
         yield served
 
 
@@ -159,7 +159,7 @@ def test_children_have_sglangs_titles_and_hold_memory(servers: Any, tmp_path: Pa
 
 
 def test_sigterm_drains_and_ends_with_zero(servers: Any, tmp_path: Path) -> None:
-    with servers.serving(tmp_path) as server:
+    with servers.serving(tmp_path, speed=200) as server:
         assert server.get("/metrics").status_code == 404  # without --enable-metrics
         answers: list[int] = []
         asking = threading.Thread(target=lambda: answers.append(server.generate(output=20_000).status_code))
@@ -173,7 +173,7 @@ def test_sigterm_drains_and_ends_with_zero(servers: Any, tmp_path: Path) -> None
 
 
 def test_memory_comes_back_after_a_kill_but_not_at_once(servers: Any, tmp_path: Path) -> None:
-    with servers.serving(tmp_path, "--fault", "slow-release:400") as server:
+    with servers.serving(tmp_path, "--fault", "slow-release:1200") as server:
         children = psutil.Process(server.process.pid).children()
         server.process.kill()
         server.wait_gone()
