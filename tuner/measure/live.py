@@ -20,6 +20,8 @@ from tuner.trial import LevelEnd, LevelResult
 from tuner.workload import Request, Synthetic, Workload
 
 SAMPLE_EVERY_S = 2.0
+SAMPLES_PER_LEVEL = 120
+"""A short level is sampled oftener: an interval needs dozens of moments."""
 _SAMPLE_EVERY_WALL_S = 0.1
 """A scaled clock may not ask the server more often than this."""
 _FASTEST_STREAMED_CLOCK = 4.0
@@ -78,7 +80,7 @@ async def measure_level(
             lengths=workload.lengths,
             total_output_tokens=workload.total_output_tokens,
         )
-        level = _Level(client, controller, clock, gpus, reader, is_dead, on_moment, should_stop)
+        level = _Level(client, controller, clock, limits.budget_s, gpus, reader, is_dead, on_moment, should_stop)
         return await level.run(first)
 
 
@@ -87,6 +89,7 @@ class _Level:
     client: LoadClient
     controller: LevelController
     clock: Clock
+    budget_s: float
     gpus: GpuReader | None
     reader: Reader
     is_dead: Callable[[], Failure | None]
@@ -119,7 +122,8 @@ class _Level:
 
     async def _watch(self, first: ServerSample | None) -> LevelEnd | Failure:
         """Sample until the controller, the server or the user ends the level."""
-        every_s = max(SAMPLE_EVERY_S, _SAMPLE_EVERY_WALL_S * self.clock.speed)
+        every_s = min(SAMPLE_EVERY_S, self.budget_s / SAMPLES_PER_LEVEL)
+        every_s = max(every_s, _SAMPLE_EVERY_WALL_S * self.clock.speed)
         while True:
             await self.clock.sleep(every_s)
             failure = self.is_dead()
@@ -165,9 +169,7 @@ class _Level:
             answer = await self.client.play(call, progress)
             del self.progress[request.request_id]
             if isinstance(answer, Failed):
-                (following,) = self.controller.on_error(
-                    request, answer.kind, generated_tokens=progress.tokens
-                )
+                (following,) = self.controller.on_error(request, answer.kind, generated_tokens=progress.tokens)
                 self.finished_tokens += progress.tokens
                 await self.clock.sleep(_AFTER_ERROR_S)
             else:
