@@ -5,6 +5,7 @@ The contract alone lives here. `launcher.nvml` reads real GPUs; `launcher.simula
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -54,3 +55,17 @@ class GpuReader(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class ChosenGpus:
+    """Some of a box's GPUs, by index: a study on GPUs 0-3 must not see what others do on 4-7."""
+
+    def __init__(self, reader: GpuReader, indices: Collection[int]) -> None:
+        self._reader = reader
+        self._indices = frozenset(indices)
+
+    def read(self, *, memory_only: bool = False) -> tuple[GpuSample, ...]:
+        return tuple(gpu for gpu in self._reader.read(memory_only=memory_only) if gpu.index in self._indices)
+
+    def close(self) -> None:
+        self._reader.close()

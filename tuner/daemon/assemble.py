@@ -11,16 +11,15 @@ from pathlib import Path
 
 from launcher.cleanslate import Baseline, take_baseline
 from launcher.clock import WallClock
-from launcher.errors import MachineError
-from launcher.gpus import GpuReader, GpuSample
+from launcher.gpus import ChosenGpus, GpuReader, GpuSample
 from launcher.host import read_host
 from launcher.nvml import open_gpus
 from launcher.redact import redact
-from launcher.server import ServerRecord, reap
 from launcher.version import SglangBuild, detect_build
 from tuner.budget import Budget
 from tuner.daemon.interrupts import Interrupts
 from tuner.daemon.loop import Daemon, Ending, Limits
+from tuner.daemon.orphans import reap_left
 from tuner.daemon.publish import Publisher
 from tuner.daemon.scribe import Scribe
 from tuner.daemon.trial import Bench
@@ -78,7 +77,7 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
     try:
         screen.open(_study_now(world), budget.spent_s)
         _note_environment(journal, world)
-        await reap_left(journal, clock, scribe)
+        await _tidy_up(journal, clock, scribe)
         searcher = build_searcher(world)
         testbed = LiveTestbed(
             study=study,
@@ -97,10 +96,16 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
         return await Daemon(bench, limits).run()
     finally:
         if not (serve_best and journal.fact("done")):
-            await reap_left(journal, clock, scribe)
+            await _tidy_up(journal, clock, scribe)
         world.gpus.close()
         for lock in locks:
             lock.release()
+
+
+async def _tidy_up(journal: Journal, clock: WallClock, scribe: Scribe) -> None:
+    ended = await reap_left(journal, clock)
+    if ended:
+        scribe.say("resume", f"{ended} server of an earlier run was ended")
 
 
 def find_world(study: Study, directory: Path) -> World:
@@ -110,7 +115,9 @@ def find_world(study: Study, directory: Path) -> World:
         _prepare_simulated(study, gpu_state)
     build = ask_build(study, gpu_state)
     gpus = open_gpus(f"simulated:{gpu_state}" if study.simulated else None)
-    samples = tuple(gpu for gpu in gpus.read() if study.gpus is None or gpu.index in study.gpus)
+    if study.gpus is not None:
+        gpus = ChosenGpus(gpus, study.gpus)
+    samples = gpus.read()
     workload = load_workload(study.workload, seed=study.seed)
     return World(study, directory, build, gpus, samples, workload)
 
@@ -137,25 +144,9 @@ def _baseline(journal: Journal, world: World) -> Baseline:
     known = journal.fact("baseline")
     if known is not None:
         return from_json_value(Baseline, known)
-    baseline = take_baseline(world.gpus, world.study.gpus)
+    baseline = take_baseline(world.gpus)
     journal.set_fact("baseline", baseline)
     return baseline
-
-
-async def reap_left(journal: Journal, clock: WallClock, scribe: Scribe) -> None:
-    """End the servers that a killed daemon left. Raises MachineError when one does not end.
-
-    The journal knows them; one launched in the last moment before the kill is known by its token alone.
-    """
-    left = [ServerRecord.from_dict(told) for told in journal.left_servers()]
-    unrecorded = ServerRecord(pid=-1, start_time=0.0, pgid=-1, token=journal.fact("token"), port=0)
-    for record in (*left, unrecorded):
-        report = await reap(record, clock)
-        if report.leftovers:
-            raise MachineError(f"a server of an earlier run cannot be ended: {'; '.join(report.leftovers)}")
-    if left:
-        scribe.say("resume", f"{len(left)} server of an earlier run was ended")
-        journal.servers_gone()
 
 
 def build_searcher(world: World) -> Searcher:

@@ -1,0 +1,1 @@
+"""What was run on one real H200, and what came out."""

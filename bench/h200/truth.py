@@ -1,0 +1,133 @@
+"""`python -m bench.h200.truth STUDY.yaml PLAN.yaml OUT.jsonl`: a plain grid on a real server, for the truth around a study.
+
+The study file says how the server is started and loaded. The plan is a list of starts, each
+`{mem-fraction-static: 0.9, hicache-size: 0, concurrency: [64, 128], end: term | kill}`. One JSON line is written for
+every start, level and stop, as soon as it is known: a run that is cut short keeps what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.cleanslate import take_baseline
+from launcher.clock import WallClock
+from launcher.failure import Failure
+from launcher.gpus import GpuReader
+from launcher.server import ServerRecord
+from tuner.daemon.assemble import World, find_world
+from tuner.live import LiveTestbed
+from tuner.study_file import read_study_file
+from tuner.testbed import LevelLimits
+from tuner.trial import Setting
+
+LEVEL_S = 45.0
+BACK_S = 60.0
+NEAR_BYTES = 2**28
+
+Write = Callable[[Mapping[str, object]], None]
+
+
+class Watcher:
+    """Keeps the record of the running server, to end it in another way than the testbed would."""
+
+    record: ServerRecord | None = None
+
+    def on_server(self, record: ServerRecord | None) -> None:
+        self.record = record or self.record
+
+    def on_stage(self, name: str, detail: str = "", expected_s: float | None = None) -> None:
+        print(f"{time.strftime('%H:%M:%S')} {name} {detail}", file=sys.stderr, flush=True)
+
+    def on_sample(self, values: Mapping[str, float | int | None]) -> None:
+        del values
+
+
+async def run(study_path: Path, plan: list[dict[str, Any]], write: Write) -> None:
+    study = read_study_file(study_path)
+    directory = Path(os.environ.get("KVTUNE_TRUTH", "truth"))
+    directory.mkdir(parents=True, exist_ok=True)
+    world, watcher, clock = find_world(study, directory), Watcher(), WallClock()
+    testbed = LiveTestbed(
+        study=study,
+        build=world.build,
+        gpus=world.gpus,
+        workload=world.workload,
+        directory=directory,
+        token="truth",
+        clock=clock,
+        observer=watcher,
+        baseline=take_baseline(world.gpus),
+    )
+    for step in plan:
+        await one_start(testbed, watcher, world, step, write)
+
+
+async def one_start(testbed: LiveTestbed, watcher: Watcher, world: World, step: dict[str, Any], write: Write) -> None:
+    """Start, measure every level, end it as the plan says, and time how long the GPU memory takes to be back."""
+    hicache_gb = int(step.get("hicache-size", 0))
+    setting = Setting(step["mem-fraction-static"], "bfloat16", hicache_gb)
+    asked: dict[str, object] = {"mem_fraction_static": setting.mem_fraction_static, "hicache_size_gb": hicache_gb}
+    before = used_bytes(world.gpus)
+    started = await testbed.start(setting)
+    write({"kind": "start", **asked, **plain(started)})
+    if started.failure is None:
+        write({"kind": "parts", **asked, "nvml_used_bytes": used_bytes(world.gpus), "before_bytes": before})
+        for concurrency in step["concurrency"]:
+            level = await testbed.measure(concurrency, LevelLimits(LEVEL_S))
+            kind = "death" if isinstance(level, Failure) else "level"
+            write({"kind": kind, **asked, **plain(level)})
+            if kind == "death":
+                break
+    await end(testbed, watcher, world, str(step.get("end", "term")), before, lambda row: write({**asked, **row}))
+
+
+async def end(testbed: LiveTestbed, watcher: Watcher, world: World, how: str, before_bytes: int, write: Write) -> None:
+    record = watcher.record
+    began_s = time.monotonic()
+    if how == "kill" and record is not None:
+        os.kill(record.pid, signal.SIGKILL)
+    stop_s = await testbed.stop()
+    gone_s = time.monotonic() - began_s
+    left_bytes = used_bytes(world.gpus) - before_bytes
+    while used_bytes(world.gpus) - before_bytes > NEAR_BYTES and time.monotonic() - began_s < BACK_S:
+        await asyncio.sleep(0.1)
+    back_s = time.monotonic() - began_s
+    write({"kind": "end", "how": how, "stop_s": stop_s, "gone_s": gone_s, "left_bytes": left_bytes, "back_s": back_s})
+
+
+def used_bytes(gpus: GpuReader) -> int:
+    return sum(gpu.memory_used_bytes or 0 for gpu in gpus.read(memory_only=True))
+
+
+def plain(value: Any) -> dict[str, Any]:
+    assert is_dataclass(value) and not isinstance(value, type)
+    return json.loads(
+        json.dumps(asdict(value), default=lambda other: dict(other) if hasattr(other, "items") else str(other))
+    )
+
+
+def main(arguments: list[str]) -> int:
+    study, plan, out = (Path(argument) for argument in arguments)
+    with open(out, "a", encoding="utf-8") as file:
+
+        def write(row: Mapping[str, object]) -> None:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+
+        asyncio.run(run(study, yaml.safe_load(plan.read_text(encoding="utf-8")), write))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
