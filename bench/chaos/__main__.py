@@ -86,6 +86,8 @@ def _report(twins: list[Outcome], outcomes: list[Outcome]) -> None:
     for outcome in outcomes:
         if outcome.left or outcome.lost or not outcome.ended or outcome in differing:
             print(f"seed {outcome.seed}: {outcome}")
+    resumed = sum(outcome.runs > 1 for outcome in outcomes)
+    print(f"{resumed} studies were resumed, {sum(outcome.levels for outcome in outcomes)} levels finished")
     took_s = [outcome.took_s for outcome in outcomes]
     print(f"a study took {statistics.median(took_s):.1f} s at the median, {max(took_s):.1f} s at most")
     figure("chaos_studies", len(outcomes), "studies")

@@ -140,14 +140,16 @@ class _Torment:
             time.sleep(POLL_S)
 
     def _strike(self, daemon: int, kind: str) -> None:
-        self.done.append(kind)
         if kind in _AT_SERVER:
-            # Between two servers there is nothing to hit: wait for the next one, but not for ever.
-            for _ in range(100):
-                if _AT_SERVER[kind](self.token, self.rng) or os.waitid(os.P_PID, daemon, _PEEK) is not None:
+            # Between two servers there is nothing to hit: wait for the next one, or for the daemon's end.
+            while os.waitid(os.P_PID, daemon, _PEEK) is None:
+                if _AT_SERVER[kind](self.token, self.rng):
+                    self.done.append(kind)
                     return
                 time.sleep(POLL_S)
-        elif kind == "daemon held":
+            return
+        self.done.append(kind)
+        if kind == "daemon held":
             hold_daemon(daemon, self.rng)
         elif kind == "disk full":
             fill_disk(daemon, self.rng)

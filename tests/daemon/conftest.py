@@ -156,8 +156,8 @@ class Study:
     def __post_init__(self) -> None:
         self.testbed = FakeTestbed(self.clock)
         self.interrupts: Any = None
-        self.journal = Journal(self.directory)
-        self.journal.create({"study": {"budget": self.budget_s, "engine": "simulated"}, "model_path": "m"})
+        asked = {"budget": self.budget_s, "engine": "simulated"}
+        self.journal = Journal.create(self.directory, {"study": asked, "model_path": "m", "token": "t"})
 
     def journal_decisions(self) -> tuple[Decision, ...]:
         return read_study(self.directory).decisions

@@ -120,11 +120,10 @@ def finished(tmp_path):
     """A study directory with one answer, as a daemon would have left it."""
     directory = tmp_path / "home" / "studies" / "tiny-1"
     directory.mkdir(parents=True)
-    journal = Journal(directory)
     setting = Setting(0.88, "bfloat16")
     best = Incumbent(1, setting, 16, Interval(600.0, 580.0, 620.0))
     study = {"budget": 600.0, "engine": "simulated", "flags": {"tp-size": 8}, "output": "best-config.yaml"}
-    journal.create({"study": study, "model_path": "simulated/tiny", "token": "t"})
+    journal = Journal.create(directory, {"study": study, "model_path": "simulated/tiny", "token": "t"})
     journal.set_fact("environment", Environment(sglang_version="0.5.17", command=("python", "-m", "sglang")))
     journal.set_fact("build", {"version": "0.5.17"})
     journal.set_fact("verdict", {"incumbent": best, "runner_up": None, "clear": True, "explanation": "so it is"})

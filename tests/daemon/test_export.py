@@ -33,7 +33,8 @@ def answered(study, some_level):
     }
     measured, exported = Setting(0.9, "bfloat16", 20), Setting(0.885, "bfloat16", 20)
     best = Incumbent(1, measured, 16, Interval(600.0, 580.0, 620.0))
-    journal.create({"study": asked, "model_path": "/models/my model", "token": "t"})
+    journal.set_fact("study", asked)
+    journal.set_fact("model_path", "/models/my model")
     journal.set_fact("environment", Environment("0.1.0", "0.5.17", tuple(asked["command"])))
     journal.set_fact("build", SglangBuild("0.5.17"))
     trial_id = journal.begin_trial(Proposal(measured, (16,), Purpose.EXPLORE, "because", 800.0), 7_000.0)

@@ -238,7 +238,7 @@ def test_studies_are_found_by_name_by_beginning_and_newest_first(tmp_path, monke
     made = []
     for name in ("tiny-llama", "kimi"):
         directory = new_study_directory(name)
-        Journal(directory).close()
+        Journal.create(directory, {}).close()
         made.append(directory)
     assert find_study("kimi") == made[1]
     assert find_study(str(made[0])) == made[0]

@@ -19,7 +19,13 @@ _WAIT_S = 120.0
 @_study
 @click.option("--now", is_flag=True, help="Do not finish the level that is being measured.")
 def stop(study: str | None, now: bool) -> int:
-    """Finish the level, stop the server, export; the study can be resumed. Default: the newest running."""
+    """Finish the level, stop the server, export; the study can be resumed. Default: the newest running.
+
+    A server that --serve-best left running is stopped as well.
+    """
+    served = None if study is None else _served(study)
+    if served is not None:
+        return _end_served(served)
     directory, pid = _running(study)
     os.kill(pid, signal.SIGINT)
     if now:
@@ -63,6 +69,41 @@ def resume(study: str | None) -> int:
         return run(Request(told={}, resumed=str(directory), detach=True))
     os.kill(_pid(directory), RESUME)
     exits.say(f"study {directory.name}: goes on")
+    return exits.OK
+
+
+def _served(study: str) -> Path | None:
+    """The study's directory if its daemon is gone and a server of it may still run."""
+    from tuner.journal import Journal, find_study
+    from tuner.journal.home import is_running
+
+    directory = find_study(study)
+    if is_running(directory):
+        return None
+    journal = Journal(directory)
+    try:
+        return directory if journal.left_servers() else None
+    finally:
+        journal.close()
+
+
+def _end_served(directory: Path) -> int:
+    import asyncio
+
+    from launcher.clock import WallClock
+    from tuner.daemon.orphans import reap_left
+    from tuner.journal import Journal
+    from tuner.journal.home import LOCK
+    from tuner.journal.lock import Lock
+
+    lock = Lock(directory / LOCK, f"study {directory.name}")
+    journal = Journal(directory)
+    try:
+        ended = asyncio.run(reap_left(journal, WallClock()))
+    finally:
+        journal.close()
+        lock.release()
+    exits.say(f"study {directory.name}: {ended} server was stopped")
     return exits.OK
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from launcher import exits
 from tuner.budget import words
 
 if TYPE_CHECKING:
@@ -24,9 +27,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="For machines.")
 @_json
 def list_studies(as_json: bool) -> None:
     """All studies of this user, oldest first."""
-    from tuner.journal import find_studies, read_study
+    from tuner.journal import find_studies
 
-    views = [read_study(directory) for directory in find_studies()]
+    views = list(_readable(find_studies()))
     if as_json:
         _print_json({"schema_version": 1, "studies": [_summary(view) for view in views]})
         return
@@ -109,6 +112,18 @@ def compare(studies: tuple[str, ...]) -> None:
         print(difference, file=sys.stderr)
 
 
+def _readable(directories: tuple[Path, ...]) -> Iterator[StudyView]:
+    """One damaged study must not hide the others."""
+    from tuner.errors import JournalError
+    from tuner.journal import read_study
+
+    for directory in directories:
+        try:
+            yield read_study(directory)
+        except JournalError as error:
+            exits.say(f"kvtune-auto: {error}")
+
+
 def _read(study: str | None) -> StudyView:
     from tuner.journal import find_study, read_study
 
@@ -159,7 +174,7 @@ def _gpus(view: StudyView) -> str:
 
 def _differences(views: list[StudyView]) -> list[str]:
     """Sentences on what makes the rates incomparable."""
-    told = {
+    told: dict[str, set[object]] = {
         "SGLang versions": {view.sglang_version for view in views},
         "models": {(view.model_path, view.environment.model_fingerprint) for view in views},
         "GPUs": {view.environment.gpu_names for view in views},

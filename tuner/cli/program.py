@@ -49,7 +49,7 @@ _STUDY_KEYS = (
 @click.option("--log-json", is_flag=True, help="Progress as JSON lines on stdout.")
 @click.version_option(kvtune_version(), "--version", "-V", message="kvtune-auto %(version)s")
 @click.pass_context
-def program(context: click.Context, **options: Any) -> int:
+def program(context: click.Context, /, **options: Any) -> int:
     """Find the SGLang launch flags that finish the most tokens per second on this box.
 
     SGLang is started anew for every trial; the answer is a YAML that `sglang --config` loads as it is.

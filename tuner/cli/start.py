@@ -68,15 +68,9 @@ def begin(study: Study) -> Path:
     study = completed(study)
     check(study)
     directory = new_study_directory(_name(study))
-    journal = Journal(directory)
-    journal.create(
-        {
-            "study": study.model_dump(mode="json", by_alias=True),
-            "model_path": study.model_path,
-            "token": secrets.token_hex(8),
-        }
-    )
-    journal.close()
+    told = study.model_dump(mode="json", by_alias=True)
+    facts = {"study": told, "model_path": study.model_path, "token": secrets.token_hex(8)}
+    Journal.create(directory, facts).close()
     return directory
 
 

@@ -75,6 +75,8 @@ def mend(directory: Path) -> str | None:
     Raises JournalError when the journal is damaged and there is no copy.
     """
     path = directory / JOURNAL
+    if not path.is_file() and not (directory / COPY).is_file():
+        raise JournalError(f"{directory}: holds no study (there is no {JOURNAL})")
     complaint = _complaint(path)
     if complaint is None:
         return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from launcher.failure import Failure
 from launcher.process import ProcessId
@@ -28,11 +29,11 @@ class Journal:
     """A study directory's journal, open for writing. Raises DiskFull when a write did not go through."""
 
     def __init__(self, directory: Path, *, now_unix_s: Callable[[], float] = time.time) -> None:
-        """Open or make the journal, mend a damaged one and migrate an old one."""
+        """Open a journal, mend a damaged one and migrate an old one. Raises JournalError when there is none."""
         self.directory = directory
         self.path = directory / JOURNAL
         self._now_unix_s = now_unix_s
-        self.mended = mend(directory) if self.path.exists() else None
+        self.mended = mend(directory)
         with explained(self.path):
             self._connection = connect(self.path)
             migrate(self._connection)
@@ -44,12 +45,19 @@ class Journal:
     def close(self) -> None:
         self._connection.close()
 
-    def create(self, facts: Mapping[str, object]) -> None:
-        """Write down what the study is, once."""
-        with self._transaction():
-            for name, value in {"created_unix_s": self._now_unix_s(), **facts}.items():
-                self._put(name, value)
-        self._keep()
+    @classmethod
+    def create(cls, directory: Path, facts: Mapping[str, object]) -> Self:
+        """Begin a study: write down what it is, once. No reader ever sees half a journal."""
+        path = directory / JOURNAL
+        fresh = path.with_suffix(".new")
+        with explained(path), contextlib.closing(connect(fresh)) as connection:
+            migrate(connection)
+            for name, value in {"created_unix_s": time.time(), **facts}.items():
+                connection.execute("INSERT INTO facts VALUES (?, ?)", (name, encode(value)))
+        os.replace(fresh, path)
+        journal = cls(directory)
+        journal._keep()
+        return journal
 
     # What is known now
 

@@ -1,0 +1,138 @@
+"""The whole program with real processes, on the simulated engine in scaled time: kills, signals, detaching."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.process import read_table, token_of
+from tuner.journal import find_study, read_study
+from tuner.journal.rows import read_fact
+from tuner.journal.view import StudyState
+
+ROOT = Path(__file__).parents[2]
+STUDY = {
+    "engine": "simulated",
+    "preset": str(ROOT / "bench" / "chaos" / "small-box.yaml"),
+    "clock_speed": 150,
+    "sglang_version": "0.5.17",
+    "space": {"mem-fraction-static": 0.7, "concurrency": 8},
+    "workload": "random:in=100,out=100,cv=0.3",
+    "budget": "30m",
+    "max_trials": 1,
+}
+
+
+class Program:
+    """kvtune-auto with a home of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.env = {**os.environ, "KVTUNE_HOME": str(directory / "home"), "PYTHONPATH": str(ROOT)}
+        (directory / "study.yaml").write_text(yaml.safe_dump(STUDY))
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-m", "tuner.cli", *arguments]
+        return subprocess.Popen(
+            words, cwd=self.directory, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.begin(*arguments)
+        out, err = process.communicate(timeout=90)
+        return process.returncode, out, err
+
+    def view(self):
+        return read_study(find_study(None))
+
+    def wait_for(self, stage: str, process: subprocess.Popen[str] | None = None) -> None:
+        """Until the daemon is at that stage."""
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            if process is not None and process.poll() is not None:
+                raise AssertionError(process.communicate())
+            if list((self.directory / "home").glob("studies/*/journal.sqlite3")):
+                now = self.view().stage
+                if now is not None and now.name.startswith(stage):
+                    return
+            time.sleep(0.02)
+        raise AssertionError(f"never came to {stage}")
+
+    def servers(self) -> list[int]:
+        """Living processes of the newest study's servers."""
+        import sqlite3
+
+        connection = sqlite3.connect(find_study(None) / "journal.sqlite3")
+        connection.row_factory = sqlite3.Row
+        token = read_fact(connection, "token")
+        connection.close()
+        return [one.pid for one in read_table().values() if not one.zombie and token_of(one.pid) == token]
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVTUNE_HOME", str(tmp_path / "home"))
+    made = Program(tmp_path)
+    yield made
+    for pid in made.servers():
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_killed_daemon_leaves_an_orphan_that_the_next_one_ends_before_it_goes_on(program):
+    daemon = program.begin("--config", "study.yaml")
+    program.wait_for("measuring", daemon)
+    daemon.kill()
+    daemon.communicate()
+    orphans = program.servers()
+    assert orphans
+    assert program.view().state is StudyState.INTERRUPTED
+
+    code, out, err = program.run("--resume", find_study(None).name)
+    assert code == 0, err
+    assert "a server of" not in out
+    assert "1 server of an earlier run was ended" in err
+    assert program.servers() == []
+    view = program.view()
+    assert view.state is StudyState.DONE
+    assert [level.concurrency for level in view.trials[0].levels] == [8]
+    assert yaml.safe_load((program.directory / "best-config.yaml").read_text())["mem-fraction-static"] == 0.7
+
+
+def test_a_detached_daemon_is_watched_paused_resumed_and_stopped(program):
+    code, out, err = program.run("--config", "study.yaml", "--detach")
+    assert code == 0, err
+    name = out.strip()
+    program.wait_for("measuring")
+    code, out, _ = program.run("--resume", name)
+    assert code == 2
+    status = json.loads(program.run("status", "--json")[1])
+    assert status["state"] == "running"
+    assert program.run("pause")[0] == 0
+    program.wait_for("paused")
+    assert program.servers() == []
+    assert program.view().state is StudyState.PAUSED
+    assert program.run("stop", name)[0] == 0
+    view = program.view()
+    assert view.state in (StudyState.INTERRUPTED, StudyState.DONE)
+    assert program.servers() == []
+
+
+def test_log_json_is_json_and_sigterm_finishes_the_level(program):
+    daemon = program.begin("--config", "study.yaml", "--log-json")
+    program.wait_for("measuring", daemon)
+    daemon.terminate()
+    out, err = daemon.communicate(timeout=60)
+    assert daemon.returncode == 130, err
+    events = [json.loads(line) for line in out.splitlines()]
+    assert {"study", "stage", "decision", "best"} <= {event["event"] for event in events}
+    assert [event["kind"] for event in events if event["event"] == "decision"].count("level") == 1
+    assert program.servers() == []
+    assert (program.directory / "best-config.evidence.yaml").is_file()
