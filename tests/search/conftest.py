@@ -98,9 +98,7 @@ class Toy:
             headroom_min_gib={0: self.headroom_gib(setting) - self.transient_gib},
         )
 
-    def trial(
-        self, searcher: Searcher, history: list[TrialResult], proposal: Proposal, left_s: float
-    ) -> TrialResult:
+    def trial(self, searcher: Searcher, history: list[TrialResult], proposal: Proposal, left_s: float) -> TrialResult:
         """Run one proposal to its end, as the daemon would."""
         setting = proposal.setting
         dummy = proposal.purpose is Purpose.PROBE
@@ -137,9 +135,7 @@ class Toy:
             culprit=Culprit.CONFIGURATION,
             retry=False,
             sentence="the toy ran out of memory",
-            numbers=FailureNumbers(
-                minimum_mem_fraction=self.weights_gib / self.before_gib if too_low else None
-            ),
+            numbers=FailureNumbers(minimum_mem_fraction=self.weights_gib / self.before_gib if too_low else None),
         )
 
     def study(self, searcher: Searcher, budget_s: float = 7200.0) -> list[TrialResult]:

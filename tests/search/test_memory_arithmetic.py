@@ -114,9 +114,7 @@ def test_field_report_headroom_and_death_at_093() -> None:
 @pytest.mark.parametrize(
     ("fraction", "tokens", "headroom"), [(0.97, 302_705, 2.95), (0.98, 308_406, 1.45), (0.985, 311_257, 0.95)]
 )
-def test_h200_starts_follow_from_the_one_at_097(
-    tmp_path: Path, fraction: float, tokens: int, headroom: float
-) -> None:
+def test_h200_starts_follow_from_the_one_at_097(tmp_path: Path, fraction: float, tokens: int, headroom: float) -> None:
     started = seen(139.13, 61.04, 0.97, 262_144, headroom=2.95)
     path = written(tmp_path, QWEN_CONFIG)
     (row,) = plan_table(path, 140.4, fractions=(fraction,), started=started, started_fraction=0.97)
@@ -139,9 +137,7 @@ def test_h200_boundary_after_the_crash_at_098(tmp_path: Path) -> None:
     )
     memory = seen(139.13, 61.04, 0.98, 262_144, headroom=1.45)
     model = learn_memory(prior, [failed(Setting(0.98, "bfloat16"), oom, Timeline(memory=memory))])
-    chance = {
-        f: model.predict(Setting(f, "bfloat16")).survival_probability for f in (0.96, 0.97, 0.98, 0.985)
-    }
+    chance = {f: model.predict(Setting(f, "bfloat16")).survival_probability for f in (0.96, 0.97, 0.98, 0.985)}
     assert chance[0.98] < 0.05
     assert chance[0.985] < 0.01
     assert chance[0.96] > 0.95
@@ -214,9 +210,7 @@ def test_infrastructure_failures_teach_no_boundary() -> None:
     ],
 )
 def test_sglangs_own_default(gpu_mib: int, is_mla: bool, fraction: float) -> None:
-    assert default_mem_fraction(gpu_mib / 1024, tp_size=8, is_mla=is_mla) == pytest.approx(
-        fraction, abs=0.0006
-    )
+    assert default_mem_fraction(gpu_mib / 1024, tp_size=8, is_mla=is_mla) == pytest.approx(fraction, abs=0.0006)
 
 
 def test_host_pool_rules() -> None:
