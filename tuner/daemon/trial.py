@@ -124,7 +124,7 @@ class TrialRun:
             lambda: bench.journal.end_start(start_id, started.timeline, started.clean_slate_s, started.start_s)
         )
         failure = started.failure
-        if failure is None and self.trial.proposal.purpose is not Purpose.PROBE:
+        if failure is None:
             failure = await self._climb(start_id, started.timeline)
         if failure is not None:
             bench.scribe.say("failure", failure.sentence)
@@ -198,7 +198,7 @@ class TrialRun:
         rates = [
             trial.best_level.completion_rate.value
             for trial in self.bench.journal.trials()
-            if trial.best_level is not None
+            if trial.best_level is not None and trial.proposal.purpose is not Purpose.PROBE
         ]
         return max(rates, default=None)
 
