@@ -105,9 +105,7 @@ class Space:
         return Setting(
             mem_fraction_static=min(high, max(low, fraction)),
             kv_cache_dtype=dtype if dtype in self.kv_cache_dtypes else self.kv_cache_dtypes[0],
-            hicache_size_gb=min(
-                self.hicache_sizes_gb, key=lambda size_gb: (abs(size_gb - asked_gb), size_gb)
-            ),
+            hicache_size_gb=min(self.hicache_sizes_gb, key=lambda size_gb: (abs(size_gb - asked_gb), size_gb)),
             flags={name: _allowed(setting.flags.get(name), values) for name, values in self.further.items()},
         )
 
@@ -136,9 +134,7 @@ def refuse_impossible(
         if dtype == "fp8_e5m2" and attention_backend in MLA_BACKENDS_WITHOUT_E5M2:
             raise _refused(dtype, f"is not served by the attention backend {attention_backend}; use fp8_e4m3")
         if dtype == "fp8_e5m2" and attention_backend == "fa3":
-            raise _refused(
-                dtype, "makes SGLang replace fa3 by triton in silence; use fp8_e4m3 or another backend"
-            )
+            raise _refused(dtype, "makes SGLang replace fa3 by triton in silence; use fp8_e4m3 or another backend")
         if dtype == "fp4_e2m1" and sglang_version is not None and version_key(sglang_version) >= (0, 5, 21):
             raise _refused(dtype, f"was removed from SGLang 0.5.21 (this is {sglang_version}); use nvfp4")
 

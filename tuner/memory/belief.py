@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr
 from scipy.stats import norm
 
 Array = NDArray[np.float64]
@@ -58,11 +59,11 @@ class GridBelief:
 
     def above(self, floor_gib: float, sd_gib: float) -> GridBelief:
         """The number exceeds `floor_gib`, which itself is known within `sd_gib`: a crash proved it."""
-        return self._with(norm.logcdf((GRID_GIB - floor_gib) / sd_gib))
+        return self._with(log_ndtr((GRID_GIB - floor_gib) / sd_gib))
 
     def below(self, ceiling_gib: float, sd_gib: float) -> GridBelief:
         """The number lies under `ceiling_gib`: a whole level was survived with that much room."""
-        return self._with(norm.logcdf((ceiling_gib - GRID_GIB) / sd_gib))
+        return self._with(log_ndtr((ceiling_gib - GRID_GIB) / sd_gib))
 
     def about(self, value_gib: float, sd_gib: float) -> GridBelief:
         """The number was read off, within `sd_gib`. Heavy tails: one odd reading must not outweigh
@@ -72,11 +73,11 @@ class GridBelief:
     def seen_at_least(self, value_gib: float, sd_gib: float, excess_gib: float) -> GridBelief:
         """`value_gib` was seen, and the worst is seldom much more: the excess over it is exponential."""
         excess = np.maximum(0.0, GRID_GIB - value_gib) / excess_gib
-        return self._with(norm.logcdf((GRID_GIB - value_gib) / sd_gib) - excess)
+        return self._with(log_ndtr((GRID_GIB - value_gib) / sd_gib) - excess)
 
     def chance_below(self, mean_gib: float, sd_gib: float, scale: float = 1.0) -> float:
         """P(scale * number < a normal of that mean and sd)."""
-        return float(self.weights @ norm.cdf((mean_gib - scale * GRID_GIB) / max(sd_gib, 1e-3)))
+        return float(self.weights @ ndtr((mean_gib - scale * GRID_GIB) / max(sd_gib, 1e-3)))
 
     def _with(self, log_likelihood: Array) -> GridBelief:
         return GridBelief(self._log_weights + np.maximum(log_likelihood, -60.0))

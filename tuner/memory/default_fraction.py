@@ -29,9 +29,7 @@ def default_graph_batch(gpu_total_gib: float, tp_size: int) -> int:
     return 512 if tp_size >= 4 or gpu_total_gib >= 160 else 256
 
 
-def default_mem_fraction(
-    gpu_total_gib: float, *, tp_size: int, is_mla: bool, chunk_tokens: int | None = None
-) -> float:
+def default_mem_fraction(gpu_total_gib: float, *, tp_size: int, is_mla: bool, chunk_tokens: int | None = None) -> float:
     """The fraction that SGLang would take on GPUs of `gpu_total_gib` each."""
     chunk = chunk_tokens or default_chunk_tokens(gpu_total_gib)
     reserved_mib = 512 + 1.5 * max(chunk, 2048) + 1024 * tp_size / 8

@@ -82,9 +82,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise StudyFileError(
-            f"{path}: there is no such file; name a model's config.json or its directory"
-        ) from None
+        raise StudyFileError(f"{path}: there is no such file; name a model's config.json or its directory") from None
     except (OSError, ValueError) as error:
         raise StudyFileError(f"{path}: cannot be read as JSON: {error}") from None
     if not isinstance(loaded, dict):
@@ -95,9 +93,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _geometry(text: Mapping[str, Any], path: Path) -> ModelGeometry:
     hidden = _number(text, "hidden_size", path)
     heads = _number(text, "num_attention_heads", path)
-    experts = int(
-        text.get("n_routed_experts") or text.get("num_local_experts") or text.get("num_experts") or 0
-    )
+    experts = int(text.get("n_routed_experts") or text.get("num_local_experts") or text.get("num_experts") or 0)
     return ModelGeometry(
         model_type=str(text.get("model_type", "")),
         layers=_number(text, "num_hidden_layers", path),

@@ -66,9 +66,7 @@ class HostEvidence:
     smallest_failed_gb: float | None = None
 
 
-def host_survival(
-    hicache_size_gb: int, host: HostMemory | None, seen: HostEvidence, *, device_pool_gb: float
-) -> float:
+def host_survival(hicache_size_gb: int, host: HostMemory | None, seen: HostEvidence, *, device_pool_gb: float) -> float:
     """P(the host pool of `hicache_size_gb` per rank can be pinned), given what is known of the host."""
     if hicache_size_gb == 0 or hicache_size_gb <= seen.largest_survived_gb:
         return 1.0

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from launcher.failure import Stage
 from tuner.memory.belief import Belief, GridBelief
@@ -191,7 +191,7 @@ def prior_model(prior: MemoryPrior) -> MemoryModel:
 
 
 def _chance_above(mean: float, sd: float, floor: float) -> float:
-    return float(norm.cdf((mean - floor) / max(sd, 1e-3)))
+    return float(ndtr((mean - floor) / max(sd, 1e-3)))
 
 
 def _ratio(part: float, whole: float) -> float:
