@@ -43,13 +43,12 @@ async def end(
     whole = Deadline(clock, limits.term_s + limits.kill_s)
     family = await asyncio.to_thread(read_family, record)
     record = record.with_children(family)
-    gone = False
+    gone = killed = False
     if graceful:
         await asyncio.to_thread(_terminate, record, family)
         gone = await _wait_gone(record, child, Deadline(clock, limits.term_s), clock, limits.straggler_s)
-    killed = not gone
-    if killed:
-        gone = await _kill_until_gone(record, child, Deadline(clock, limits.kill_s), clock)
+    if not gone:
+        killed = await _kill_until_gone(record, child, Deadline(clock, limits.kill_s), clock)
     leftovers = await asyncio.to_thread(_leftovers, record)
     return StopReport(
         took_s=whole.elapsed_s,
@@ -110,14 +109,13 @@ async def _wait_gone(
 async def _kill_until_gone(
     record: ServerRecord, child: subprocess.Popen[bytes] | None, deadline: Deadline, clock: Clock
 ) -> bool:
-    """SIGKILL, again and again, for a process may be born between the look and the signal."""
+    """SIGKILL, again and again, for a process may be born between the look and the signal. Whether any was needed."""
+    killed = False
     while True:
         for process in await asyncio.to_thread(read_family, record):
-            send_signal(process.id, signal.SIGKILL)
-        if await _wait_gone(record, child, Deadline(clock, 2.0), clock):
-            return True
-        if deadline.passed:
-            return False
+            killed |= send_signal(process.id, signal.SIGKILL)
+        if await _wait_gone(record, child, Deadline(clock, 2.0), clock) or deadline.passed:
+            return killed
 
 
 def _leftovers(record: ServerRecord) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class StopReport:
     took_s: float
     """Study seconds."""
     killed: bool
-    """SIGTERM was not enough."""
+    """Something of it had to get SIGKILL."""
     exit_code: int | None
     """Of the process that we started; negative for a signal; None for one that was not our child."""
     ended: tuple[int, ...] = ()

@@ -49,7 +49,7 @@ class Server:
         self.scene = Scene(time.time(), read_host().oom_kills, gpus)
         self._workers: tuple[Process, ...] = ()
         self._worker_lost_s: float | None = None
-        self._ready = False
+        self._ready = self._failed = False
         self._report: StopReport | None = None
 
     @property
@@ -87,15 +87,20 @@ class Server:
         return self.judge(Circumstances())
 
     def judge(self, circumstances: Circumstances) -> Failure:
-        """The verdict on this server as it is now."""
+        """The verdict on this server as it is now; from here on there is nothing to be gentle about."""
+        self._failed = True
         return judge(self.log, self.record, self.exit_code, self.scene, circumstances)
 
     async def stop(self, limits: StopLimits = StopLimits()) -> StopReport:  # noqa: B008
-        """End it and prove that nothing is left; safe to call twice."""
+        """End it and prove that nothing is left; safe to call twice.
+
+        One that has failed gets SIGKILL at once: SGLang 0.5.18 waits a minute for core dumps of its own crash.
+        """
         if self._report is None:
-            if self._ready and self._child.poll() is None:
+            graceful = not self._failed
+            if graceful and self._ready and self._child.poll() is None:
                 await self._abort_all()
-            self._report = await end(self.record, self.clock, limits, child=self._child, graceful=True)
+            self._report = await end(self.record, self.clock, limits, child=self._child, graceful=graceful)
         return self._report
 
     async def _abort_all(self) -> None:
