@@ -42,8 +42,9 @@ class Circumstances:
 class LogFile:
     """The one file that a server writes to, read as it grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, launched_unix_s: float) -> None:
         self.path = path
+        self.launched_unix_s = launched_unix_s
         self._read_bytes = 0
         self._known_bytes = 0
         self._recent = ""
@@ -69,9 +70,9 @@ class LogFile:
         except OSError:
             return ""
 
-    def timeline(self, launched_unix_s: float | None = None) -> Timeline:
-        """The start-up as the log tells it, its seconds counted from `launched_unix_s`."""
-        return read_timeline(self.text(), launched_unix_s)
+    def timeline(self) -> Timeline:
+        """The start-up as the log tells it, whole or as far as it came; its seconds count from the launch."""
+        return read_timeline(self.text(), self.launched_unix_s)
 
     def _advance(self) -> None:
         if self._size_bytes() <= self._read_bytes:
@@ -95,7 +96,6 @@ class LogFile:
 class Scene:
     """What was noted at the launch, to be held against what is found at the failure."""
 
-    launched_unix_s: float
     oom_kills: int | None
     gpus: GpuReader | None
 
@@ -124,7 +124,7 @@ def judge(
         return _port_in_use(record, exit_code, circumstances.port_holder, text)
     found = classify(scene.gather(text, record, exit_code, circumstances))
     if circumstances.hung_s is not None and (found is None or found.kind is Kind.UNKNOWN):
-        return _hung(log.timeline(scene.launched_unix_s), circumstances, text)
+        return _hung(log.timeline(), circumstances, text)
     return found if found is not None else _unexplained(exit_code, text)
 
 

@@ -36,7 +36,7 @@ async def wait_ready(server: Server, limits: StartLimits) -> Timeline:
     fired_up_s = server.clock.now_s() - server.launched_s
     await _wait_owned(server, limits)
     await _wait_answer(server, limits)
-    timeline = await asyncio.to_thread(server.log.timeline, server.scene.launched_unix_s)
+    timeline = await asyncio.to_thread(server.log.timeline)
     return timeline if timeline.ready_s is not None else replace(timeline, ready_s=fired_up_s)
 
 

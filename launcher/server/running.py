@@ -42,14 +42,15 @@ class Server:
         self.config = config
         self.record = record
         self.clock = clock
-        self.log = LogFile(log_path)
+        self.log = LogFile(log_path, time.time())
         self.launched_s = clock.now_s()
         self.api_key = api_key
         self._child = child
-        self.scene = Scene(time.time(), read_host().oom_kills, gpus)
+        self._scene = Scene(read_host().oom_kills, gpus)
         self._workers: tuple[Process, ...] = ()
         self._worker_lost_s: float | None = None
-        self._ready = self._failed = False
+        self._ready = False
+        self._failure: Failure | None = None
         self._report: StopReport | None = None
 
     @property
@@ -82,14 +83,16 @@ class Server:
     def poll(self) -> Failure | None:
         """None while it lives. Cheap while it does; a death is judged from its log, its exit code and its
         GPUs."""
-        if self._report is not None or (self._child.poll() is None and not self._worker_is_lost()):
+        if self._report is not None:
             return None
-        return self.judge(Circumstances())
+        if self._failure is None and (self._child.poll() is not None or self._worker_is_lost()):
+            return self.judge(Circumstances())
+        return self._failure
 
     def judge(self, circumstances: Circumstances) -> Failure:
         """The verdict on this server as it is now; from here on there is nothing to be gentle about."""
-        self._failed = True
-        return judge(self.log, self.record, self.exit_code, self.scene, circumstances)
+        self._failure = judge(self.log, self.record, self.exit_code, self._scene, circumstances)
+        return self._failure
 
     async def stop(self, limits: StopLimits = StopLimits()) -> StopReport:  # noqa: B008
         """End it and prove that nothing is left; safe to call twice.
@@ -97,7 +100,7 @@ class Server:
         One that has failed gets SIGKILL at once: SGLang 0.5.18 waits a minute for core dumps of its own crash.
         """
         if self._report is None:
-            graceful = not self._failed
+            graceful = self._failure is None
             if graceful and self._ready and self._child.poll() is None:
                 await self._abort_all()
             self._report = await end(self.record, self.clock, limits, child=self._child, graceful=graceful)
