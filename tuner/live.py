@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.cleanslate import Baseline, prove
 from launcher.clock import Clock
-from launcher.config import ServerConfig
+from launcher.config import FlagValue, ServerConfig
 from launcher.errors import StartFailed
 from launcher.failure import Culprit, Direction, Failure, Kind, Stage
 from launcher.gpus import GpuReader
@@ -31,6 +31,8 @@ from tuner.workload import Workload
 
 SAMPLES_EVERY_S = 5.0
 SGLANG_HOST_RESERVE_BYTES = 10 * 2**30
+MEASURED_WITH: Mapping[str, FlagValue] = {"enable-metrics": True}
+"""Flags of every trial that are not in the answer: the counters that a level is read from are off by default."""
 LOGS = "servers"
 """The servers' own logs, in the study's directory: `001.log` is the first start's."""
 
@@ -159,7 +161,7 @@ class LiveTestbed:
         config = self._study.server_config(setting)
         secret = {"api-key": self._api_key} if self._api_key else {}
         probe = {"load-format": "dummy"} if dummy_weights else {}
-        return replace(config, flags={**config.flags, **probe, **secret})
+        return replace(config, flags={**MEASURED_WITH, **config.flags, **probe, **secret})
 
     def _running(self) -> Server:
         if self._server is None:

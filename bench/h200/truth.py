@@ -1,4 +1,4 @@
-"""`python -m bench.h200.truth STUDY.yaml PLAN.yaml OUT.jsonl`: a plain grid on a real server, for the truth around a study.
+"""`python -m bench.h200.truth STUDY.yaml PLAN.yaml OUT.jsonl`: a plain grid, for the truth around a study.
 
 The study file says how the server is started and loaded. The plan is a list of starts, each
 `{mem-fraction-static: 0.9, hicache-size: 0, concurrency: [64, 128], end: term | kill}`. One JSON line is written for
@@ -8,13 +8,13 @@ every start, level and stop, as soon as it is known: a run that is cut short kee
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from launcher.failure import Failure
 from launcher.gpus import GpuReader
 from launcher.server import ServerRecord
 from tuner.daemon.assemble import World, find_world
+from tuner.journal.codec import encode
 from tuner.live import LiveTestbed
 from tuner.study_file import read_study_file
 from tuner.testbed import LevelLimits
@@ -47,6 +48,7 @@ class Watcher:
         self.record = record or self.record
 
     def on_stage(self, name: str, detail: str = "", expected_s: float | None = None) -> None:
+        del expected_s
         print(f"{time.strftime('%H:%M:%S')} {name} {detail}", file=sys.stderr, flush=True)
 
     def on_sample(self, values: Mapping[str, float | int | None]) -> None:
@@ -54,23 +56,32 @@ class Watcher:
 
 
 async def run(study_path: Path, plan: list[dict[str, Any]], write: Write) -> None:
-    study = read_study_file(study_path)
+    world, watcher = open_world(study_path), Watcher()
+    testbed = build_testbed(world, watcher)
+    for step in plan:
+        await one_start(testbed, watcher, world, step, write)
+
+
+def open_world(study_path: Path) -> World:
+    """The study's box; the servers' logs go to the folder that KVTUNE_TRUTH names."""
     directory = Path(os.environ.get("KVTUNE_TRUTH", "truth"))
     directory.mkdir(parents=True, exist_ok=True)
-    world, watcher, clock = find_world(study, directory), Watcher(), WallClock()
-    testbed = LiveTestbed(
+    return find_world(read_study_file(study_path), directory)
+
+
+def build_testbed(world: World, watcher: Watcher) -> LiveTestbed:
+    study = world.study
+    return LiveTestbed(
         study=study,
         build=world.build,
         gpus=world.gpus,
         workload=world.workload,
-        directory=directory,
+        directory=world.directory,
         token="truth",
-        clock=clock,
+        clock=WallClock(study.clock_speed),
         observer=watcher,
         baseline=take_baseline(world.gpus),
     )
-    for step in plan:
-        await one_start(testbed, watcher, world, step, write)
 
 
 async def one_start(testbed: LiveTestbed, watcher: Watcher, world: World, step: dict[str, Any], write: Write) -> None:
@@ -80,14 +91,14 @@ async def one_start(testbed: LiveTestbed, watcher: Watcher, world: World, step: 
     asked: dict[str, object] = {"mem_fraction_static": setting.mem_fraction_static, "hicache_size_gb": hicache_gb}
     before = used_bytes(world.gpus)
     started = await testbed.start(setting)
-    write({"kind": "start", **asked, **plain(started)})
+    write({"row": "start", **asked, **plain(started)})
     if started.failure is None:
-        write({"kind": "parts", **asked, "nvml_used_bytes": used_bytes(world.gpus), "before_bytes": before})
+        write({"row": "parts", **asked, "nvml_used_bytes": used_bytes(world.gpus), "before_bytes": before})
         for concurrency in step["concurrency"]:
             level = await testbed.measure(concurrency, LevelLimits(LEVEL_S))
-            kind = "death" if isinstance(level, Failure) else "level"
-            write({"kind": kind, **asked, **plain(level)})
-            if kind == "death":
+            row = "death" if isinstance(level, Failure) else "level"
+            write({"row": row, **asked, **plain(level)})
+            if row == "death":
                 break
     await end(testbed, watcher, world, str(step.get("end", "term")), before, lambda row: write({**asked, **row}))
 
@@ -96,25 +107,25 @@ async def end(testbed: LiveTestbed, watcher: Watcher, world: World, how: str, be
     record = watcher.record
     began_s = time.monotonic()
     if how == "kill" and record is not None:
-        os.kill(record.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(record.pid, signal.SIGKILL)
     stop_s = await testbed.stop()
     gone_s = time.monotonic() - began_s
     left_bytes = used_bytes(world.gpus) - before_bytes
     while used_bytes(world.gpus) - before_bytes > NEAR_BYTES and time.monotonic() - began_s < BACK_S:
         await asyncio.sleep(0.1)
     back_s = time.monotonic() - began_s
-    write({"kind": "end", "how": how, "stop_s": stop_s, "gone_s": gone_s, "left_bytes": left_bytes, "back_s": back_s})
+    write({"row": "end", "how": how, "stop_s": stop_s, "gone_s": gone_s, "left_bytes": left_bytes, "back_s": back_s})
 
 
 def used_bytes(gpus: GpuReader) -> int:
     return sum(gpu.memory_used_bytes or 0 for gpu in gpus.read(memory_only=True))
 
 
-def plain(value: Any) -> dict[str, Any]:
-    assert is_dataclass(value) and not isinstance(value, type)
-    return json.loads(
-        json.dumps(asdict(value), default=lambda other: dict(other) if hasattr(other, "items") else str(other))
-    )
+def plain(value: object) -> dict[str, Any]:
+    """A dataclass as JSON values."""
+    values: dict[str, Any] = json.loads(encode(value))
+    return values
 
 
 def main(arguments: list[str]) -> int:
