@@ -93,6 +93,10 @@ def test_a_pinned_port_that_is_in_use_is_the_machines_fault(kvtune, tmp_path):
         (["show"], "there is no such study"),
         (["stop"], "no study is running"),
         (["export", "--format", "toml"], "toml"),
+        (["--then", "no-such-program x"], "no-such-program"),
+        (["--then", "true", "--serve-best"], "--serve-best"),
+        (["--then", "'"], "--then"),
+        (["--output", "nowhere/best.yaml"], "output"),
         (["--budget", "1h", "list"], "--budget does not go with a subcommand"),
     ],
 )

@@ -46,6 +46,7 @@ _STUDY_KEYS = (
 @click.option("--name-file", metavar="FILE", help="Write the study's name there, for a later --resume.")
 @click.option("--detach", is_flag=True, help="Run in the background; print the study's name.")
 @click.option("--serve-best", is_flag=True, help="At the end leave a server with the answer running.")
+@click.option("--then", metavar="COMMAND", help="Start this at the end, interrupted or not: what ran before.")
 @click.option("--log-json", is_flag=True, help="Progress as JSON lines on stdout.")
 @click.version_option(kvtune_version(), "--version", "-V", message="kvtune-auto %(version)s")
 @click.pass_context
@@ -62,7 +63,7 @@ def program(context: click.Context, /, **options: Any) -> int:
     from tuner.cli.start import Request, run
 
     told = {key: options[key] for key in _STUDY_KEYS if options[key] is not None}
-    switches = ("study_file", "resumed", "name_file", "detach", "serve_best", "log_json")
+    switches = ("study_file", "resumed", "name_file", "detach", "serve_best", "then", "log_json")
     return run(Request(told=told, **{name: options[name] for name in switches}))
 
 

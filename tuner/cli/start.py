@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -40,11 +41,15 @@ class Request:
     name_file: str | None = None
     detach: bool = False
     serve_best: bool = False
+    then: str | None = None
+    """A command to start once the GPUs are free again."""
     log_json: bool = False
 
 
 def run(request: Request) -> int:
     """Run a study in the foreground, or detach it; the exit code."""
+    if request.then is not None:
+        _check_then(request)
     directory = _resumed(request) if request.resumed is not None else _begun(request)
     if request.detach:
         return _detach(directory, request)
@@ -176,10 +181,35 @@ def _run_here(directory: Path, request: Request) -> int:
         ending = await run_study(directory, screen, Interrupts(), serve_best=request.serve_best)
         return ending.code
 
-    code = asyncio.run(study())
+    try:
+        code = asyncio.run(study())
+    finally:
+        if request.then is not None:
+            _start_then(request.then, directory)
     if not request.log_json:
         _print_result(directory)
     return code
+
+
+def _check_then(request: Request) -> None:
+    """Raises StudyFileError for words that are no command, and UsageError for a program that is not there."""
+    try:
+        words = shlex.split(request.then or "")
+    except ValueError as error:
+        raise StudyFileError(f"--then: {request.then!r}: {error}") from None
+    if request.serve_best or not words:
+        raise StudyFileError("--then: needs a command, and GPUs that --serve-best would keep")
+    check_executable(words, None)
+
+
+def _start_then(command: str, directory: Path) -> None:
+    """Start what ran before the study, in a session of its own, and leave it alone."""
+    with (directory / "then.out").open("ab") as output:
+        child = subprocess.Popen(
+            shlex.split(command), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+        )
+    exits.say(f"started {command!r} as process {child.pid}; its output goes to {directory / 'then.out'}")
+    child.returncode = 0  # Not ours any more: nobody waits for it.
 
 
 def _print_result(directory: Path) -> None:
@@ -193,6 +223,7 @@ def _print_result(directory: Path) -> None:
 def _detach(directory: Path, request: Request) -> int:
     """Start the daemon in a session of its own; come back when it works, or with what it said."""
     switches = ["--serve-best"] if request.serve_best else []
+    switches += ["--then", request.then] if request.then is not None else []
     said = directory / "daemon.out"
     with said.open("ab") as output:
         child = subprocess.Popen(

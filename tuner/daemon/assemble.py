@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from tuner.live import LiveTestbed
 from tuner.memory import HostMemory, MemoryPrior, read_geometry
 from tuner.memory.geometry import GIB
 from tuner.progress.scene import Screen, StudyNow
-from tuner.search import Searcher, SearchOptions
+from tuner.search import Searcher, SearchOptions, shape_of
 from tuner.study_file import Study, build_study
 from tuner.version import kvtune_version
 from tuner.workload import Workload, load_workload
@@ -152,8 +153,10 @@ def _baseline(journal: Journal, world: World) -> Baseline:
 def build_searcher(world: World) -> Searcher:
     """The search with what this machine, model and workload tell it beforehand."""
     study = world.study
+    shape = shape_of(world.workload.sample(512))
     options = SearchOptions(
-        tokens_in_flight=_tokens_in_flight(world.workload),
+        tokens_in_flight=shape.tokens_in_flight,
+        reused_prefix_share=shape.reused_prefix_share,
         probes=not study.simulated and study.flags.get("load-format") is None,
     )
     if study.until_gain_below is not None:
@@ -166,16 +169,13 @@ def _prior(world: World) -> MemoryPrior:
     sizes = [gpu.memory_total_bytes for gpu in world.samples if gpu.memory_total_bytes]
     path = Path(study.model_path)
     chunk = study.flags.get("chunked-prefill-size")
-    requests = world.workload.sample(512)
     return MemoryPrior(
         geometry=read_geometry(path) if (path / "config.json").is_file() else None,
         gpu_total_gib=min(sizes) / GIB if sizes else None,
         tp_size=study.tp_size,
         chunk_tokens=chunk if isinstance(chunk, int) and chunk > 0 else None,
         host=_host(world),
-        shortest_pool_tokens=float(
-            max((one.prompt_tokens + (one.output_tokens or one.max_tokens) for one in requests), default=1)
-        ),
+        shortest_pool_tokens=shape_of(world.workload.sample(512)).longest_request_tokens,
     )
 
 
@@ -186,14 +186,6 @@ def _host(world: World) -> HostMemory | None:
     available = read_host().available_bytes
     ranks = world.study.tp_size
     return None if available is None else HostMemory(available, ranks, world.build.version)
-
-
-def _tokens_in_flight(workload: Workload) -> float | None:
-    requests = workload.sample(512)
-    if not requests or any(request.output_tokens is None for request in requests):
-        return None
-    held = [request.prompt_tokens + (request.output_tokens or 0) / 2 for request in requests]
-    return sum(held) / len(held)
 
 
 def _note_environment(journal: Journal, world: World) -> None:
@@ -217,9 +209,19 @@ def _environment(world: World) -> Environment:
         gpu_names=tuple(gpu.name for gpu in world.samples),
         gpu_uuids=tuple(gpu.uuid or "" for gpu in world.samples),
         gpu_memory_bytes=tuple(gpu.memory_total_bytes or 0 for gpu in world.samples),
+        driver_version=_driver_version(),
         host_name=socket.gethostname(),
         simulated=study.simulated,
     )
+
+
+def _driver_version(told: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """`550.54.15` of "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  ..."; None without a driver."""
+    try:
+        found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", told.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return found[0] if found else None
 
 
 def _refuse_change(known: Environment, found: Environment, study_id: str) -> None:

@@ -168,6 +168,7 @@ def _environment(view: StudyView) -> Rows:
         ("SGLang", view.sglang_version or "unknown"),
         ("launch command", " ".join(world.command)),
         ("GPUs", gpus),
+        ("driver", world.driver_version or ""),
         ("host", world.host_name),
         ("model fingerprint", world.model_fingerprint or "none (a name, or simulated)"),
         ("kvtune", world.kvtune_version),
