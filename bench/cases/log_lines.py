@@ -93,7 +93,7 @@ def _field(batch: BatchLine, name: str) -> Any:
 def _newest_by_rank(batches: Sequence[BatchLine]) -> list[BatchLine]:
     """The last decode line of each rank, or the last line of any phase where none decodes."""
     decodes = [batch for batch in batches if batch.phase is Phase.DECODE]
-    return list({batch.rank: batch for batch in (decodes or batches)}.values())
+    return list({(batch.carrier, batch.rank): batch for batch in (decodes or batches)}.values())
 
 
 def _figure(key: str, expected: Any, reading: Reading) -> Any:

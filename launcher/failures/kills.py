@@ -12,14 +12,16 @@ from launcher.failures.story import Story
 from launcher.logs import Step
 
 _KERNEL_KILL = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process (\d+)[^\n]*")
-_SHELL_KILLED = re.compile(r"^(?:\S+: line \d+:\s+\d+ )?Killed(?:\s.*)?$", re.M)
+_SHELL_KILLED = re.compile(
+    r"^(?:\S+: (?:line|行) \d+:\s+\d+ )?(?:Killed|已杀死|已砍掉|강제종료됨|強制終了|Getötet|Tué)(?:\s.*)?$", re.M
+)
+"""bash's word, in the languages in which it has been seen."""
 _CHILD_ENDED = re.compile(r"^.*(?:crashed with exit code|exit ?code[:=]|exited with code) ?(-?\d+).*$", re.M)
 _LOG_PIDS = re.compile(r"\bpid[=: ]+(\d+)")
 _HUNGRY = (Stage.WEIGHTS, Stage.HOST_POOL)
 """Stages that need much host memory: checkpoints pass through the page cache, HiCache is pinned."""
 _SENT = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals that somebody sends; the others are a process's own crash."""
-_TAIL = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ def find_kill(evidence: Evidence, story: Story) -> Kill | None:
     kernel = _kernel_kill(evidence)
     if kernel is not None:
         return Kill(by_kernel=True, proof=kernel)
-    sign = _child(evidence.log[-_TAIL:]) or _shell(evidence.log[-_TAIL:]) or _own(evidence)
+    sign = _child(story.last_words) or _shell(story.last_words) or _own(evidence)
     if sign is None or sign.signal not in _SENT:
         return None
     return Kill(_kernel_suspected(evidence, story, sign), sign.proof)

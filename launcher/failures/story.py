@@ -26,6 +26,9 @@ _DEATH = re.compile(
     r"[Rr]eceived sigquit|SIGQUIT received|kill_process_tree called: .*include_parent=True|crashed with exit code"
     r"|died during initialization|scheduler is dead|^Killed$"
 )
+_ENDED = re.compile(rf"{_DEATH.pattern}|fired up and ready|SIGTERM received")
+"""Words after which a further start in the same log is a new life."""
+_LAST_MESSAGES = 200
 _MESSAGE_LINES = 14
 """Lines that an exception's own text may have."""
 
@@ -97,6 +100,12 @@ class Story:
         last = self.messages[-1].stage if self.messages else None
         return next((stage for stage in ranks if stage is not None), last)
 
+    @property
+    def last_words(self) -> str:
+        """The end of the log, freed of prefixes."""
+        lines = [line for message in self.messages[-_LAST_MESSAGES:] for line in message.lines]
+        return "\n".join(lines[-_LAST_MESSAGES:])
+
     @cached_property
     def deaths(self) -> tuple[int, ...]:
         """The numbers of the messages that say that processes died or are being ended."""
@@ -120,8 +129,16 @@ def tell(log: str) -> Story:
 
 
 def _last_start(lines: Sequence[LogLine]) -> Sequence[LogLine]:
+    """The lines from the last start on, where the one before it had come to something.
+
+    A supervisor starts a dead server again into the same log; engines that share a stream (Ray) have carriers.
+    """
     starts = [number for number, line in enumerate(lines) if line.text.startswith("server_args=")]
-    return lines[starts[-2] + 1 :] if len(starts) > 1 else lines
+    if not starts:
+        return lines
+    carrier, last = lines[starts[-1]].carrier, starts[-1]
+    earlier = (line for line in lines[starts[0] : last] if line.carrier == carrier)
+    return lines[last:] if any(_ENDED.search(line.text) for line in earlier) else lines
 
 
 def _grouped(lines: Sequence[LogLine]) -> Iterator[list[LogLine]]:

@@ -36,6 +36,8 @@ class BatchLine:
     phase: Phase
     rank: Rank
     stamp_s: float | None
+    carrier: str = ""
+    """Whose stream it came through (a Ray actor): two engines must not be mixed."""
     fields: Mapping[str, float | bool] = field(default_factory=dict)
     """Every pair by its name in snake case, units and `#` dropped: `running_req`, `token_usage`, `swa_token`,
     `gen_throughput`, `cuda_graph`, ... Percentages are shares."""
@@ -115,7 +117,7 @@ def read_batch(line: LogLine) -> BatchLine | None:
     if head is None:
         return None
     fields = {_snake(pair["name"]): _value(pair) for pair in _PAIR.finditer(line.text, head.end())}
-    return BatchLine(Phase(head["phase"].lower()), line.rank, line.stamp_s, fields)
+    return BatchLine(Phase(head["phase"].lower()), line.rank, line.stamp_s, line.carrier, fields)
 
 
 def read_retraction(line: LogLine) -> RetractionLine | None:

@@ -37,4 +37,16 @@ WARM_UP = Rule(
     quote=True,
 )
 
-RULES = (WATCHDOG, WARM_UP)
+DETOKENIZER_SILENT = Rule(
+    Kind.HANG_RUNTIME,
+    words(r"Health check failed\. Server couldn't get a response from (?:the )?detokenizer"),
+    source="0.4.10-0.5.23 http_server.py, health_generate; it may come back",
+    sentence="the server answers, but nothing comes out of the scheduler any more",
+    culprit=Culprit.INFRASTRUCTURE,
+    where=Where.LINE,
+    weight=Weight.CONSEQUENCE,
+    retry=True,
+    stage=Stage.UNDER_LOAD,
+)
+
+RULES = (WATCHDOG, WARM_UP, DETOKENIZER_SILENT)

@@ -29,7 +29,8 @@ RESOURCE_LIMIT = Rule(
 WORKSPACE = Rule(
     Kind.WORKSPACE_OVERFLOW,
     words(
-        r"AlignedAllocator",
+        r"\bAlignedAllo\w+",
+        r"[Oo]ut of workspace memory",
         r"(?:Buffer overflow|Failed to allocate memory)[^\n]* with size \d+ and alignment",
         r"workspace[^\n]{0,60}(?:too small|overflow|not (?:(?:big|large) )?enough|insufficient|exceed)",
         r"(?:insufficient|exceeds?|increase)[^\n]{0,40}workspace",
