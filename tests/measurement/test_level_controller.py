@@ -99,6 +99,16 @@ def test_a_server_that_answers_nothing_is_stalled() -> None:
     assert verdicts[-1] is LevelEnd.STALLED
 
 
+def test_a_moment_that_could_not_be_read_does_not_bend_the_count() -> None:
+    level = controller("random:in=500,out=800", 4)
+    (request, *_) = level.first_wave()
+    level.on_finish(Response(request, "length", request.tokens_to_generate, 500, 0.0, 1.0))
+    for at in range(1, 60):
+        level.on_moment(Moment(2.0 * at, generated_tokens=None if at % 7 == 0 else 200.0 * at))
+    assert level.verdict(120.0) is LevelEnd.NARROW
+    assert level.result(LevelEnd.NARROW, 120.0).completion_rate.value == pytest.approx(100)
+
+
 def test_errors_are_counted_by_kind_and_their_tokens_taken_out() -> None:
     level = controller("random:in=500,out=800", 4)
     first, second, *_ = level.first_wave()

@@ -29,6 +29,7 @@ _FASTEST_STREAMED_CLOCK = 4.0
 own counters and histograms tell how they went."""
 _AFTER_ERROR_S = 1.0
 _DRAIN_S = 60.0
+_LAST_WORDS_S = 20.0
 _ABORT, _FLUSH = "/abort_request", "/flush_cache"
 
 
@@ -136,12 +137,23 @@ class _Level:
             end = self.controller.verdict(moment.now_s)
             if self.should_stop is not None and self.should_stop():
                 return LevelEnd.STOPPED
+            if end is LevelEnd.STALLED:
+                return await self._stalled()
             if end is not None:
                 return end
 
+    async def _stalled(self) -> LevelEnd | Failure:
+        """A server that has just died answers nothing either: give its process the time to be found dead."""
+        deadline_s = self.clock.now_s() + _LAST_WORDS_S
+        while (failure := self.is_dead()) is None and self.clock.now_s() < deadline_s:
+            await self.clock.sleep(SAMPLE_EVERY_S)
+        return failure or LevelEnd.STALLED
+
     async def _moment(self, first: ServerSample | None) -> Moment:
+        """What was read in between belongs to the middle of the reading."""
+        asked_s = self.clock.now_s()
         server, gpus = await asyncio.gather(_read(self.reader), self._read_gpus())
-        return Moment(self.clock.now_s(), self._generated(first, server), server, gpus)
+        return Moment((asked_s + self.clock.now_s()) / 2, self._generated(first, server), server, gpus)
 
     def _generated(self, first: ServerSample | None, now: ServerSample | None) -> float | None:
         """Tokens generated in this level: counted as they stream, else from the server's decode counter.

@@ -58,6 +58,8 @@ class LevelController:
         self._first_tokens: list[FirstToken] = []
         self._moments: list[Moment] = []
         self._points: list[Point] = []
+        self._counted = False
+        """Whether the points count generated tokens, not credited ones."""
         self._errors: Counter[str] = Counter()
         self._errors_in_a_row = 0
         self._lost_tokens = 0.0
@@ -99,10 +101,16 @@ class LevelController:
 
     def on_moment(self, moment: Moment) -> None:
         """The server at one moment; to be told every second or two."""
+        self._moments.append(moment)
+        counted = moment.generated_tokens is not None
+        if self._counted and not counted:
+            return  # the server could not be read just now; what was credited does not continue its count
+        if counted and not self._counted:
+            self._points.clear()
+        self._counted = counted
         generated = self._credited() if moment.generated_tokens is None else moment.generated_tokens
         if self._points and generated > self._points[-1].generated_tokens:
             self._progress_s = moment.now_s
-        self._moments.append(moment)
         self._points.append(_point(moment, generated))
 
     def on_unfinished(self, request: Request, generated_tokens: int) -> None:
