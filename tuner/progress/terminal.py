@@ -21,7 +21,6 @@ class Terminal:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(console=console, refresh_per_second=2, get_renderable=self._draw, transient=True)
         self._study: StudyNow | None = None
         self._stage: StageNow | None = None
         self._trial: TrialNow | None = None
@@ -29,6 +28,8 @@ class Terminal:
         self._last_failure = ""
         self._spent_s = 0.0
         self._spent_at = time.monotonic()
+        # Last: it draws once while it is made.
+        self._live = Live(console=console, refresh_per_second=2, get_renderable=self._draw, transient=True)
 
     def open(self, study: StudyNow, spent_s: float) -> None:
         self._study = study
