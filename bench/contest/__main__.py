@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
+
+from threadpoolctl import threadpool_limits
 
 from bench.contest.cases import HIDDEN_RANGES, Case, cases_of, default_cases, hidden_of
 from bench.contest.ours import Kvtune
 from bench.contest.race import Method, Score, run_study
 from bench.contest.report import BLACK_BOX, KVTUNE, print_cases, print_figures, print_table
 from bench.contest.rivals import available_rivals
-from bench.contest.table import rate_table
+from bench.contest.table import RateTable, rate_table
 from bench.contest.world import World
 
 WORKERS = 2
@@ -36,6 +37,8 @@ from a table measured on the engine in virtual time, scaled by the hidden speed,
 Oracle: the best true rate among settings that live with the transient two deviations above its mean. All
 rivals climb four levels per start; those with a model begin at SGLang's default."""
 WITH_PROBES, WITHOUT_PROBES = "with probes", "without probes"
+TABLES: dict[str, RateTable] = {}
+"""In a worker process: the rate table of each case by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +58,35 @@ def main() -> None:
     began = time.monotonic()
     _say_what_is_run(cases, arguments.seeds)
     with ProcessPoolExecutor(WORKERS) as pool:
-        list(pool.map(rate_table, cases))
-        print(f"rate tables: {time.monotonic() - began:.0f} s", flush=True)
-        scores = list(pool.map(run_job, _main_jobs(cases, seeds), chunksize=1))
+        tables = dict(zip([case.name for case in cases], pool.map(rate_table, cases), strict=True))
+    print(f"rate tables: {time.monotonic() - began:.0f} s", flush=True)
+    with ProcessPoolExecutor(WORKERS, initializer=_with_tables, initargs=(tables,)) as pool:
+        scores = list(pool.map(run_job, _main_jobs(cases, seeds)))
         _print_main(scores)
-        side = seeds[:SIDE_SEEDS]
-        _print_probes(list(pool.map(run_job, _probe_jobs(cases, side))))
-        for title, errors in ERRORS:
-            jobs = [Job(case, KVTUNE, seed, tuple(errors.items())) for case in cases for seed in side]
-            _print_error(title, scores, list(pool.map(run_job, jobs)), side)
+        _run_side_tables(pool, cases, scores, seeds[:SIDE_SEEDS])
     print(f"\nwhole contest: {time.monotonic() - began:.0f} s\n")
     print_figures(scores)
 
 
+def _run_side_tables(pool: Executor, cases: Sequence[Case], scores: Sequence[Score], seeds: range) -> None:
+    """What probes save, and what deliberate errors of the physics cost."""
+    _print_probes(list(pool.map(run_job, _probe_jobs(cases, seeds))))
+    for title, errors in ERRORS:
+        jobs = [Job(case, KVTUNE, seed, tuple(errors.items())) for case in cases for seed in seeds]
+        _print_error(title, scores, list(pool.map(run_job, jobs)), seeds)
+
+
+def _with_tables(tables: Mapping[str, RateTable]) -> None:
+    """Give a worker process the tables once, and one thread: the fits are small, and the workers share the cores."""
+    warnings.simplefilter("ignore")
+    threadpool_limits(1)
+    TABLES.update(tables)
+
+
 def run_job(job: Job) -> Score:
     """One study in a worker process."""
-    warnings.simplefilter("ignore")
     hidden = hidden_of(job.case, job.seed, dict(job.errors))
-    world = World(job.case, rate_table(job.case), hidden, job.seed)
+    world = World(job.case, TABLES[job.case.name], hidden, job.seed)
     return run_study(_method(job), world, job.seed)
 
 
@@ -143,7 +157,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    # One thread per worker: the fits are small, and two workers share two cores.
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
     main()

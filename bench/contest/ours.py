@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from bench.contest.cases import Case
 from launcher.simulated.presets import Preset
 from tuner.memory import HostMemory, MemoryPrior, ModelGeometry
-from tuner.search import Searcher, SearchOptions
+from tuner.search import Searcher, SearchOptions, shape_of
 from tuner.trial import LevelResult, Proposal, Setting, TrialResult
+from tuner.workload import load_workload
 
 
 class Kvtune:
@@ -20,7 +21,13 @@ class Kvtune:
         self, case: Case, seed: int, *, black_box: bool = False, probes: bool = True, name: str = "kvtune"
     ) -> None:
         self.name = name
-        options = SearchOptions(black_box=black_box, probes=probes, reused_prefix_share=case.reused_prefix_share)
+        shape = shape_of(load_workload(case.workload, seed=seed).sample(512))
+        options = SearchOptions(
+            black_box=black_box,
+            probes=probes,
+            tokens_in_flight=shape.tokens_in_flight,
+            reused_prefix_share=shape.reused_prefix_share,
+        )
         self._searcher = Searcher(case.space, prior=prior_of(case.preset), options=options, seed=seed)
 
     def propose(self, history: Sequence[TrialResult], remaining_s: float) -> Proposal | None:
