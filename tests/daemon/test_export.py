@@ -35,7 +35,8 @@ def answered(study, some_level):
     best = Incumbent(1, measured, 16, Interval(600.0, 580.0, 620.0))
     journal.set_fact("study", asked)
     journal.set_fact("model_path", "/models/my model")
-    journal.set_fact("environment", Environment("0.1.0", "0.5.17", tuple(asked["command"])))
+    environment = Environment("0.1.0", "0.5.17", tuple(asked["command"]), gpu_names=("G",) * 8)
+    journal.set_fact("environment", environment)
     journal.set_fact("build", SglangBuild("0.5.17"))
     trial_id = journal.begin_trial(Proposal(measured, (16,), Purpose.EXPLORE, "because", 800.0), 7_000.0)
     start_id = journal.begin_start(trial_id)
@@ -122,6 +123,9 @@ def test_compose_and_k8s_are_yaml_with_the_flags_the_gpus_and_named_secrets(answ
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
     token = next(one for one in container["env"] if one["name"] == "HF_TOKEN")
     assert token["valueFrom"]["secretKeyRef"]["key"] == "HF_TOKEN"
+    assert service["volumes"] == ["/models/my model:/models/my model:ro"]
+    assert {"name": "model", "mountPath": "/models/my model", "readOnly": True} in container["volumeMounts"]
+    assert "&id" not in render(answered, "k8s")
 
 
 def test_systemd_words_are_quoted_and_its_own_marks_escaped(answered):

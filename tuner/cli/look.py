@@ -26,7 +26,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.command("list")
 @_json
 def list_studies(as_json: bool) -> None:
-    """All studies of this user, oldest first."""
+    """All studies of this user, in the order of their last run."""
     from tuner.journal import find_studies
 
     views = list(_readable(find_studies()))

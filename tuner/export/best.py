@@ -92,7 +92,11 @@ def header(answer: Answer) -> list[str]:
         f" completed {rate_words(best.completion_rate)}, 95% interval{_measured(answer.level)}."
     )
     sentences += [*_margin(answer), *_doubt(view)]
-    return [line for sentence in sentences for line in textwrap.wrap(sentence, _WIDTH)]
+    return [
+        line
+        for sentence in sentences
+        for line in textwrap.wrap(sentence, _WIDTH, break_on_hyphens=False, break_long_words=False)
+    ]
 
 
 def evidence(answer: Answer) -> dict[str, object]:

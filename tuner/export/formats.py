@@ -74,20 +74,34 @@ def _serving(answer: Answer) -> list[str]:
 
 def _compose(answer: Answer) -> str:
     env, secrets = _environment(answer)
-    service = {
+    service: dict[str, object] = {
         "image": _image(answer),
         "command": _serving(answer),
         # A bare name takes its value from the shell or from an .env file.
         "environment": [*(f"{name}={value}" for name, value in env.items()), *secrets],
         "ports": [f"{PORT}:{PORT}"],
         "ipc": "host",
-        "deploy": {"resources": {"reservations": {"devices": [_devices(answer)]}}},
     }
+    if _local_model(answer):
+        service["volumes"] = [f"{_local_model(answer)}:{_local_model(answer)}:ro"]
+    if _gpu_count(answer):
+        service["deploy"] = {"resources": {"reservations": {"devices": [_devices(answer)]}}}
     return _comments(answer) + _yaml({"services": {"sglang": service}})
 
 
 def _devices(answer: Answer) -> dict[str, object]:
-    return {"driver": "nvidia", "count": answer.config.tp_size, "capabilities": ["gpu"]}
+    return {"driver": "nvidia", "count": _gpu_count(answer), "capabilities": ["gpu"]}
+
+
+def _gpu_count(answer: Answer) -> int:
+    """0 for a server that was measured without GPUs."""
+    return len(answer.view.environment.gpu_names) and answer.config.tp_size
+
+
+def _local_model(answer: Answer) -> str | None:
+    """The model's path where it is one: a container must be given it."""
+    path = answer.config.model_path
+    return path if path.startswith("/") else None
 
 
 def _k8s(answer: Answer) -> str:
@@ -103,19 +117,33 @@ def _k8s(answer: Answer) -> str:
         "env": variables,
         "ports": [{"containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 10},
-        "resources": {"limits": {"nvidia.com/gpu": answer.config.tp_size}},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+        "resources": {"limits": {"nvidia.com/gpu": _gpu_count(answer)}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *_model_mounts(answer)],
     }
-    labels = {"app": "sglang"}
-    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
-    pod = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}}
+    volumes = [{"name": "shm", "emptyDir": {"medium": "Memory"}}, *_model_volumes(answer)]
+    pod = {"metadata": {"labels": _labels()}, "spec": {"containers": [container], "volumes": volumes}}
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "sglang", "labels": labels},
-        "spec": {"replicas": 1, "selector": {"matchLabels": labels}, "template": pod},
+        "metadata": {"name": "sglang", "labels": _labels()},
+        "spec": {"replicas": 1, "selector": {"matchLabels": _labels()}, "template": pod},
     }
     return _comments(answer) + _yaml(deployment)
+
+
+def _labels() -> dict[str, str]:
+    """Made anew each time, because YAML writes what is the same object as a reference."""
+    return {"app": "sglang"}
+
+
+def _model_mounts(answer: Answer) -> list[dict[str, object]]:
+    path = _local_model(answer)
+    return [{"name": "model", "mountPath": path, "readOnly": True}] if path else []
+
+
+def _model_volumes(answer: Answer) -> list[dict[str, object]]:
+    path = _local_model(answer)
+    return [{"name": "model", "hostPath": {"path": path, "type": "Directory"}}] if path else []
 
 
 def _systemd(answer: Answer) -> str:

@@ -37,13 +37,19 @@ def new_study_directory(name: str) -> Path:
 
 
 def find_studies() -> tuple[Path, ...]:
-    """Every study of this user, oldest first."""
-    found = (home() / "studies").glob(f"*/{JOURNAL}")
-    return tuple(path.parent for path in sorted(found, key=lambda path: path.parent.stat().st_ctime))
+    """Every study of this user; the one that was begun or resumed last comes last."""
+    found = [path.parent for path in (home() / "studies").glob(f"*/{JOURNAL}")]
+    return tuple(sorted(found, key=_last_run_s))
+
+
+def _last_run_s(directory: Path) -> float:
+    """A daemon writes its lock when it begins; before the first one there is only the directory."""
+    lock = directory / LOCK
+    return (lock if lock.exists() else directory).stat().st_mtime
 
 
 def find_running_studies() -> tuple[Path, ...]:
-    """The studies of this user that a living daemon works on, oldest first."""
+    """The studies of this user that a living daemon works on, in the order of their last run."""
     return tuple(directory for directory in find_studies() if is_running(directory))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,7 +50,7 @@ def _nothing_measured(view: StudyView) -> Iterator[str]:
 
 
 def _after_an_answer(view: StudyView, best: Incumbent) -> Iterator[str]:
-    yield f"Use it: python -m sglang.launch_server --config {view.asked.get('output', 'best-config.yaml')}"
+    yield f"Use it: {_command(view)} --config {view.asked.get('output', 'best-config.yaml')}"
     yield f"Keep {best.concurrency} requests in flight on the client's side; that is no SGLang flag."
     if view.clear is False:
         yield "The noise cannot tell the two best apart: more budget could, or take the safer one that was exported."
@@ -58,6 +59,11 @@ def _after_an_answer(view: StudyView, best: Incumbent) -> Iterator[str]:
     level = _level_of(view, best)
     if level is not None:
         yield from _about(level, view)
+
+
+def _command(view: StudyView) -> str:
+    real = view.environment.command and not view.simulated
+    return shlex.join(view.environment.command) if real else "python -m sglang.launch_server"
 
 
 def _about(level: LevelResult, view: StudyView) -> Iterator[str]:
