@@ -55,10 +55,11 @@ def classify(evidence: Evidence) -> Failure | None:
     finding = _best(_findings(story))
     if finding is not None:
         return _from_finding(finding, story, evidence)
-    kill = find_kill(evidence, story)
+    broken = next((m for m in reversed(story.messages) if _is_crash(m) and not story.survived(m)), None)
+    kill = find_kill(evidence, story, crashed=broken is not None)
     if kill is not None:
         return _from_kill(kill, story, evidence)
-    return _unexplained(story, evidence) or _hung(story, evidence)
+    return _unexplained(broken, story, evidence) or _hung(story, evidence)
 
 
 def _findings(story: Story) -> Iterator[Finding]:
@@ -171,9 +172,8 @@ def _from_kill(kill: Kill, story: Story, evidence: Evidence) -> Failure:
     return with_details(_blame_hicache(failure, story) if kill.by_kernel else failure)
 
 
-def _unexplained(story: Story, evidence: Evidence) -> Failure | None:
-    """It died, and no rule knows why: unknown, with what it said last."""
-    broken = next((m for m in reversed(story.messages) if _is_crash(m) and not story.survived(m)), None)
+def _unexplained(broken: Message | None, story: Story, evidence: Evidence) -> Failure | None:
+    """It died, and no rule knows why: unknown, with what it said last. `broken` is a crash that no rule names."""
     orderly = evidence.exit_code in (None, 0)
     if orderly and broken is None and not story.deaths:
         return None

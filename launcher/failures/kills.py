@@ -41,14 +41,16 @@ class _Sign:
     from_shell: bool = False
 
 
-def find_kill(evidence: Evidence, story: Story) -> Kill | None:
+def find_kill(evidence: Evidence, story: Story, *, crashed: bool) -> Kill | None:
     """What killed the server when nothing in its log explains its end; None when it was not killed.
 
-    SGLang ends itself with SIGKILL as well, but then its log says why.
+    `crashed`: its log ends in a traceback. SGLang ends itself with SIGKILL then, so that a signal proves nothing.
     """
     kernel = _kernel_kill(evidence)
     if kernel is not None:
         return Kill(by_kernel=True, proof=kernel)
+    if crashed:
+        return None
     sign = _child(story.last_words) or _shell(story.last_words) or _own(evidence)
     if sign is None or sign.signal not in _SENT:
         return None

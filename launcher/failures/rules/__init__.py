@@ -21,6 +21,7 @@ ORDERED: tuple[Rule, ...] = (
     *kernels.GENERAL,
     *collectives.LAST,
     *setup.LAST,
+    *kernels.LAST,
 )
 
 __all__ = ["ORDERED"]
