@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from launcher.failure import Culprit, Direction, Kind, Stage
 from launcher.failures import Evidence, classify
 
-_spec = importlib.util.spec_from_file_location("evidence_logs", Path(__file__).with_name("logs.py"))
-assert _spec is not None
-assert _spec.loader is not None
-logs = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(logs)
+
+def start(upto: str = "ready", rank: str = "TP0") -> str:
+    """A start-up (0.5.12 wording) as far as the step of this name."""
+    steps = {
+        "launch": "[2026-05-04 10:00:00] server_args=ServerArgs(model_path='/m/x', mem_fraction_static=0.91)",
+        "distributed": f"[2026-05-04 10:00:20 {rank}] Init torch distributed begin.",
+        "weights": f"[2026-05-04 10:00:30 {rank}] Load weight begin. avail mem=78.10 GB",
+        "pool": f"[2026-05-04 10:02:10 {rank}] Load weight end. type=X, avail mem=60.00 GB, mem usage=18.10 GB.",
+        "pool_end": f"[2026-05-04 10:02:11 {rank}] Memory pool end. avail mem=6.95 GB",
+        "capture": f"[2026-05-04 10:02:12 {rank}] Capture cuda graph begin. This can take up to several minutes. "
+        "avail mem=6.90 GB",
+        "captured": f"[2026-05-04 10:02:40 {rank}] Capture cuda graph end. Time elapsed: 28.00 s. mem usage=1.20 GB. "
+        "avail mem=5.70 GB.",
+        "summary": f"[2026-05-04 10:02:41 {rank}] max_total_num_tokens=400000, chunked_prefill_size=8192, "
+        "max_prefill_tokens=16384, max_running_requests=2048, context_len=32768, available_gpu_mem=5.70 GB",
+        "http": "[2026-05-04 10:02:45] INFO:     Application startup complete.",
+        "ready": "[2026-05-04 10:02:50] The server is fired up and ready to roll!",
+    }
+    lines = []
+    for name, line in steps.items():
+        lines.append(line)
+        if name == upto:
+            break
+    return "\n".join(lines) + "\n"
+
+
+def decode(second: int = 10, rank: str = "TP0", running: int = 64) -> str:
+    return (
+        f"[2026-05-04 10:03:{second:02d} {rank}] Decode batch, #running-req: {running}, #token: 90000, "
+        "token usage: 0.22, cuda graph: True, gen throughput (token/s): 2100.00, #queue-req: 0\n"
+    )
+
+
+def crash(error: str, *frames: str, rank: str = "TP0") -> str:
+    """A scheduler's death as it logs it: the traceback, then the launcher's word."""
+    middle = "".join(f'  File "/opt/sglang/{frame}", line 7, in somewhere\n    call()\n' for frame in frames)
+    return (
+        f"[2026-05-04 10:04:00 {rank}] Scheduler hit an exception: Traceback (most recent call last):\n"
+        f"{middle}{error}\n\n"
+        "[2026-05-04 10:04:05] SIGQUIT received. signum=None, frame=None. It usually means one child failed.\n"
+    )
+
 
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.11 GiB "
@@ -57,7 +91,7 @@ GPU_OOM = [
 def test_gpu_memory_by_stage(
     upto: str, error: str, frames: tuple[str, ...], kind: Kind, direction: Direction, stage: Stage
 ) -> None:
-    failure = classify(Evidence(log=logs.start(upto) + logs.crash(error, *frames), exit_code=-9))
+    failure = classify(Evidence(log=start(upto) + crash(error, *frames), exit_code=-9))
     assert failure is not None
     assert (failure.kind, failure.mem_fraction_direction, failure.stage) == (kind, direction, stage)
     assert failure.is_gpu_oom
@@ -123,7 +157,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("upto", "error", "kind"), OTHERS)
 def test_other_kinds(upto: str, error: str, kind: Kind) -> None:
-    failure = classify(Evidence(log=logs.start(upto) + logs.crash(error), exit_code=-9))
+    failure = classify(Evidence(log=start(upto) + crash(error), exit_code=-9))
     assert failure is not None
     assert failure.kind is kind
     assert not failure.is_gpu_oom
@@ -170,38 +204,38 @@ def test_lines_without_a_traceback(log: str, exit_code: int | None, kind: Kind) 
 
 
 HARMLESS = [
-    logs.decode() + "[2026-05-04 10:03:20 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 3, "
+    decode() + "[2026-05-04 10:03:20 TP0] KV cache pool is full. Retract requests. #retracted_reqs: 3, "
     "#new_tokens_gained: 90, #new_token_ratio: 0.2 -> 0.4\n",
     "[2026-05-04 10:03:20 TP0] Out of memory even after retracting all other requests in the decode batch. Aborting "
-    "the last request.\n" + logs.decode(30),
+    "the last request.\n" + decode(30),
     "[2026-05-04 10:03:20 TP0] Not enough host memory for request 7\n",
     "[2026-05-04 10:03:20] port 30010 is in use. Waiting for 15 seconds for nccl_port to be available.\n",
     "[2026-05-04 10:03:20] Exception in ASGI application\nTraceback (most recent call last):\nValueError: Input length "
     "(70000 tokens) exceeds the maximum allowed length (65530 tokens).\n",
     "[2026-05-04 10:03:20] DetokenizerManager watchdog timeout (self.watchdog_timeout=300, self.soft=True)\n",
     "[2026-05-04 10:03:20 TP0] The memory capacity is unbalanced. Some GPUs may be occupied by other processes.\n"
-    + logs.start("ready"),
+    + start("ready"),
     "[2026-05-04 10:00:50 TP0] [Autotuner]: Skipping tactic 5: Traceback (most recent call last):\n"
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB.\n" + logs.start("ready"),
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB.\n" + start("ready"),
     "[2026-05-04 10:03:20] SIGTERM received. signum=None frame=None. Draining requests and shutting down...\n"
     "[2026-05-04 10:03:21] kill_process_tree called: parent_pid=1, include_parent=True, pid=1\n",
     "[2026-05-04 10:03:20] Health check failed. Server couldn't get a response from detokenizer for last 20 seconds.\n"
-    + logs.decode(30),
+    + decode(30),
     "",
 ]
 
 
 @pytest.mark.parametrize("log", HARMLESS)
 def test_what_only_looks_like_a_failure(log: str) -> None:
-    assert classify(Evidence(log=logs.start("ready") + log)) is None
-    assert classify(Evidence(log=logs.start("ready") + log, exit_code=0)) is None
+    assert classify(Evidence(log=start("ready") + log)) is None
+    assert classify(Evidence(log=start("ready") + log, exit_code=0)) is None
 
 
 def test_the_cause_before_its_consequences() -> None:
     log = (
-        logs.start("ready")
-        + logs.crash("RuntimeError: gloo Connection closed by peer [10.0.0.1]:1", rank="TP1")
-        + logs.crash(OOM, "managers/scheduler.py", rank="TP3")
+        start("ready")
+        + crash("RuntimeError: gloo Connection closed by peer [10.0.0.1]:1", rank="TP1")
+        + crash(OOM, "managers/scheduler.py", rank="TP3")
         + "[2026-05-04 10:09:00 TP0] Watchdog timeout (self.watchdog_timeout=300)\n"
     )
     failure = classify(Evidence(log=log, exit_code=-9))
@@ -214,16 +248,16 @@ def test_the_cause_before_its_consequences() -> None:
 
 
 def test_another_rank_that_decodes_on_is_no_survival() -> None:
-    log = logs.start("ready") + logs.crash(OOM, rank="DP0 TP0").split("\n\n")[0] + "\n" + logs.decode(30, "DP1 TP1")
+    log = start("ready") + crash(OOM, rank="DP0 TP0").split("\n\n")[0] + "\n" + decode(30, "DP1 TP1")
     failure = classify(Evidence(log=log))
     assert failure is not None
     assert failure.kind is Kind.GPU_OOM_RUNTIME
 
 
 def test_a_restart_in_the_same_log_is_a_new_life() -> None:
-    first = logs.start("ready") + logs.crash(OOM)
-    assert classify(Evidence(log=first + logs.start("ready") + logs.decode())) is None
-    second = classify(Evidence(log=first + logs.start("pool") + logs.crash("RuntimeError: CUDA error: unknown error")))
+    first = start("ready") + crash(OOM)
+    assert classify(Evidence(log=first + start("ready") + decode())) is None
+    second = classify(Evidence(log=first + start("pool") + crash("RuntimeError: CUDA error: unknown error")))
     assert second is not None
     assert second.kind is Kind.CUDA_CRASH
 
@@ -236,14 +270,14 @@ def test_a_restart_in_the_same_log_is_a_new_life() -> None:
     "3: ",
 ])  # fmt: skip
 def test_every_carrier(prefix: str) -> None:
-    log = "\n".join(prefix + line for line in (logs.start("ready") + logs.crash(OOM, rank="TP2")).split("\n"))
+    log = "\n".join(prefix + line for line in (start("ready") + crash(OOM, rank="TP2")).split("\n"))
     failure = classify(Evidence(log=log))
     assert failure is not None
     assert (failure.kind, failure.stage, failure.rank) == (Kind.GPU_OOM_RUNTIME, Stage.FIRST_PREFILL, "TP2")
 
 
 def test_little_free_before_the_weights_is_somebody_else() -> None:
-    log = logs.start("weights").replace("78.10", "31.00") + logs.crash(OOM)
+    log = start("weights").replace("78.10", "31.00") + crash(OOM)
     failure = classify(Evidence(log=log))
     assert failure is not None
     assert failure.kind is Kind.GPU_BUSY_OTHER_PROCESS
@@ -254,8 +288,8 @@ def test_little_free_before_the_weights_is_somebody_else() -> None:
 
 def test_masked_library_errors_are_memory_only_where_little_was_free() -> None:
     error = "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
-    roomy = classify(Evidence(log=logs.start("capture") + logs.crash(error)))
-    tight = classify(Evidence(log=logs.start("capture").replace("6.90", "0.21") + logs.crash(error)))
+    roomy = classify(Evidence(log=start("capture") + crash(error)))
+    tight = classify(Evidence(log=start("capture").replace("6.90", "0.21") + crash(error)))
     assert roomy is not None
     assert tight is not None
     assert (roomy.kind, tight.kind) == (Kind.CUDA_CRASH, Kind.GPU_OOM_GRAPH_CAPTURE)
@@ -273,14 +307,14 @@ def test_a_killed_child_is_the_kernels_only_where_host_memory_fills() -> None:
         "[2026-05-04 10:03:00] Subprocess scheduler_0 (pid=77) crashed with exit code -9. Triggering SIGQUIT for "
         "cleanup...\n"
     )
-    pinning = logs.start("summary") + (
+    pinning = start("summary") + (
         "[2026-05-04 10:02:42 TP0] Allocating kv hierarchical KV host pool: 900 tokens, 48.00 GB host memory.\n"
         "[2026-05-04 10:02:42 TP1] Allocating kv hierarchical KV host pool: 900 tokens, 48.00 GB host memory.\n"
     )
     kernel = classify(Evidence(log=pinning + word, exit_code=-9))
     cleared = classify(Evidence(log=pinning + word, exit_code=-9, oom_kills=0))
-    serving = classify(Evidence(log=logs.start("ready") + word, exit_code=-9))
-    counted = classify(Evidence(log=logs.start("ready") + word, exit_code=-9, oom_kills=2))
+    serving = classify(Evidence(log=start("ready") + word, exit_code=-9))
+    counted = classify(Evidence(log=start("ready") + word, exit_code=-9, oom_kills=2))
     assert kernel is not None
     assert kernel.kind is Kind.HOST_OOM_KILLED
     assert kernel.hicache_direction is Direction.DOWN
@@ -295,8 +329,8 @@ def test_a_killed_child_is_the_kernels_only_where_host_memory_fills() -> None:
 
 def test_the_kernels_old_kills_of_others_are_not_ours() -> None:
     kernel_log = "Out of memory: Killed process 4000 (firefox) total-vm:1kB, anon-rss:1kB"
-    others = classify(Evidence(log=logs.start("ready"), exit_code=-9, kernel_log=kernel_log, own_pids=frozenset({77})))
-    ours = classify(Evidence(log=logs.start("ready"), exit_code=-9, kernel_log=kernel_log, own_pids=frozenset({4000})))
+    others = classify(Evidence(log=start("ready"), exit_code=-9, kernel_log=kernel_log, own_pids=frozenset({77})))
+    ours = classify(Evidence(log=start("ready"), exit_code=-9, kernel_log=kernel_log, own_pids=frozenset({4000})))
     assert others is not None
     assert others.kind is Kind.KILLED
     assert ours is not None
@@ -304,12 +338,12 @@ def test_the_kernels_old_kills_of_others_are_not_ours() -> None:
 
 
 def test_answers_but_finishes_nothing() -> None:
-    failure = classify(Evidence(log=logs.start("ready"), answers_health=True, finished_recently=False))
+    failure = classify(Evidence(log=start("ready"), answers_health=True, finished_recently=False))
     assert failure is not None
     assert failure.kind is Kind.HANG_RUNTIME
     assert not failure.teaches
-    assert classify(Evidence(log=logs.start("ready"), answers_health=True, finished_recently=True)) is None
+    assert classify(Evidence(log=start("ready"), answers_health=True, finished_recently=True)) is None
 
 
 def test_what_we_ended_did_not_fail() -> None:
-    assert classify(Evidence(log=logs.start("ready"), exit_code=-9, ended_by_us=True)) is None
+    assert classify(Evidence(log=start("ready"), exit_code=-9, ended_by_us=True)) is None
