@@ -138,7 +138,7 @@ def look_once(settings: Settings, window_s: float) -> Snapshot:
         reading.stop()
     for server in snapshot.servers:
         if server.reach in (Reach.DOWN, Reach.LOCKED):
-            say(f"kvtop: {server.url}: {server.problem}")
+            say(f"kvtop: {server.problem}")
     return snapshot
 
 

@@ -15,7 +15,6 @@ COLUMNS, LINES = 160, 48
 DRAWN_CELLS = 400
 """A first frame is there when so many cells are not blank."""
 FIRST_FRAME_WITHIN_S = 30.0
-SOCKET = f"kvtune-bench-{os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,57 +28,64 @@ class Cost:
     terminal_kib_per_s: float
 
 
-def tmux(*words: str) -> str:
-    """A server of its own: the user's tmux is not touched."""
-    done = subprocess.run(["tmux", "-L", SOCKET, *words], capture_output=True, text=True, check=True)
-    return done.stdout
+@dataclass(frozen=True, slots=True)
+class Pane:
+    """A running program. The tmux server is its own (its socket lies in `directory`): the user's is not touched."""
+
+    directory: Path
+    pid: int
+    began_s: float
+
+    def written_bytes(self) -> int:
+        """What the program has sent to its terminal so far."""
+        written = self.directory / "written"
+        return written.stat().st_size if written.exists() else 0
+
+    def first_frame_s(self) -> float:
+        """Wait until something is drawn; seconds since the start."""
+        while time.monotonic() - self.began_s < FIRST_FRAME_WITHIN_S:
+            shown = tmux(self.directory, "capture-pane", "-p", "-t", "bench")
+            if sum(not char.isspace() for char in shown) >= DRAWN_CELLS:
+                return time.monotonic() - self.began_s
+            time.sleep(0.02)
+        raise SystemExit(f"nothing was drawn within {FIRST_FRAME_WITHIN_S:.0f} s; the pane shows:\n{shown}")
+
+
+def tmux(directory: Path, *words: str) -> str:
+    command = ["tmux", "-f", os.devnull, "-S", str(directory / "tmux"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @contextmanager
-def pane(argv: Sequence[str], env: Mapping[str, str], directory: Path) -> Iterator[tuple[int, Path, float]]:
-    """(pid, file of what it wrote, start time by the monotonic clock). The program ends with the pane."""
-    gate, written = directory / "gate", directory / "written"
+def running(argv: Sequence[str], env: Mapping[str, str], directory: Path) -> Iterator[Pane]:
+    """The program in a new pane; it is held at a gate until what it writes is being caught, and ends with the pane."""
+    directory.mkdir(parents=True)
+    gate = directory / "gate"
     os.mkfifo(gate)
+    size = ["-x", str(COLUMNS), "-y", str(LINES)]
     settings = [word for name, value in env.items() for word in ("-e", f"{name}={value}")]
-    shell = f'read go < "{gate}"; exec "$@"'
-    tmux(
-        "new-session",
-        "-d",
-        "-s",
-        "bench",
-        "-x",
-        str(COLUMNS),
-        "-y",
-        str(LINES),
-        *settings,
-        "sh",
-        "-c",
-        shell,
-        "sh",
-        *argv,
-    )
+    held = ["sh", "-c", f'read go < "{gate}"; exec "$@"', "sh", *argv]
+    tmux(directory, "new-session", "-d", "-s", "bench", *size, *settings, *held)
     try:
-        tmux("pipe-pane", "-t", "bench", "-o", f'cat >> "{written}"')
-        pid = int(tmux("list-panes", "-t", "bench", "-F", "#{pane_pid}"))
-        began = time.monotonic()
+        tmux(directory, "pipe-pane", "-t", "bench", "-o", f'cat >> "{directory / "written"}"')
+        pid = int(tmux(directory, "list-panes", "-t", "bench", "-F", "#{pane_pid}"))
+        began_s = time.monotonic()
         gate.write_text("go\n")
-        yield pid, written, began
+        yield Pane(directory, pid, began_s)
     finally:
         with suppress(subprocess.CalledProcessError):
-            tmux("kill-server")
-        gate.unlink()
+            tmux(directory, "kill-server")
 
 
 def measure(argv: Sequence[str], env: Mapping[str, str], directory: Path, *, settle_s: float, measure_s: float) -> Cost:
     """Start it, wait until it draws, let it settle, and watch it for `measure_s`."""
-    directory.mkdir()
-    with pane(argv, env, directory) as (pid, written, began):
-        first_frame_s = _first_frame(began)
+    with running(argv, env, directory) as pane:
+        first_frame_s = pane.first_frame_s()
         time.sleep(settle_s)
-        cpu_before, bytes_before, before = cpu_s(pid), _size(written), time.monotonic()
+        cpu_before, bytes_before, before = cpu_s(pane.pid), pane.written_bytes(), time.monotonic()
         time.sleep(measure_s)
-        cpu_after, bytes_after, after = cpu_s(pid), _size(written), time.monotonic()
-        rss_mib = _rss_mib(pid)
+        cpu_after, bytes_after, after = cpu_s(pane.pid), pane.written_bytes(), time.monotonic()
+        rss_mib = _rss_mib(pane.pid)
     seconds = after - before
     return Cost(
         first_frame_s,
@@ -93,20 +99,9 @@ def first_frames(argv: Sequence[str], env: Mapping[str, str], directory: Path, t
     """The median time to the first frame over several starts."""
     seconds = []
     for number in range(times):
-        place = directory / f"start-{number}"
-        place.mkdir(parents=True)
-        with pane(argv, env, place) as (_, _, began):
-            seconds.append(_first_frame(began))
+        with running(argv, env, directory / f"start-{number}") as pane:
+            seconds.append(pane.first_frame_s())
     return statistics.median(seconds)
-
-
-def _first_frame(began: float) -> float:
-    while time.monotonic() - began < FIRST_FRAME_WITHIN_S:
-        shown = tmux("capture-pane", "-p", "-t", "bench")
-        if sum(not char.isspace() for char in shown) >= DRAWN_CELLS:
-            return time.monotonic() - began
-        time.sleep(0.02)
-    raise SystemExit(f"nothing was drawn within {FIRST_FRAME_WITHIN_S:.0f} s; the pane shows:\n{shown}")
 
 
 def cpu_s(pid: int) -> float:
@@ -122,7 +117,3 @@ def _rss_mib(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) / 1024
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0

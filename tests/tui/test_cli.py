@@ -49,7 +49,7 @@ def test_nothing_could_be_read_is_one(capsys: pytest.CaptureFixture[str]) -> Non
     assert run(["--once", "--json", "--no-gpu", "-u", NOBODY], HOME) == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["servers"][0]["reach"] == "down"
-    assert err.startswith(f"kvtop: {NOBODY}: ")
+    assert err.startswith(f"kvtop: {NOBODY} cannot be reached")
 
 
 @pytest.mark.parametrize("argv", [["-u", "x"], ["-i", "SEC"], ["--config", "/nonexistent.toml"], ["--nonsense"]])
