@@ -57,7 +57,7 @@ class Cell:
     def engine(self, seed: int) -> Engine:
         preset = with_overrides(load_preset(self.preset), {"noise.start_sd_share": 0.0})
         config = ServerConfig("model", None, "bfloat16", flags={"tp-size": preset.model.tp_size})
-        return Engine(preset, config, seed=seed)
+        return Engine(preset, config, seed=seed, report_first_tokens=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,8 @@ def long_run(cell: Cell, seed: int) -> Truth:
     def send(session: Session) -> None:
         request = session[0]
         out[request.request_id] = session
-        engine.submit(SimRequest(request.request_id, segments_of(request), request.tokens_to_generate))
+        tokens, answer = request.tokens_to_generate, request.answer_key
+        engine.submit(SimRequest(request.request_id, segments_of(request), tokens, answer_key=answer))
 
     for _ in range(cell.concurrency):
         send(next(fresh))

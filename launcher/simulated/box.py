@@ -91,6 +91,7 @@ class VirtualBox:
                 faults=self._faults.engine,
                 plan=boot.plan,
                 record_log=self._record_log,
+                report_first_tokens=True,
             )
         return BoxStart(boot.text(launched), boot.took_s, boot.exit_code, self._engine, launched)
 

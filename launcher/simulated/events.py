@@ -18,6 +18,8 @@ class SimRequest:
     """How many tokens the model will generate."""
     max_new_tokens: int | None = None
     """What the client allows (max_tokens): admission reserves for it. None is `output_tokens`."""
+    answer_key: int | None = None
+    """The key of the segment in which the conversation's next turn repeats this answer; None: it has none."""
 
     @property
     def prompt_tokens(self) -> int:

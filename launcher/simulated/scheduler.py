@@ -277,7 +277,8 @@ class Scheduler:
             self.cache.evict(self.cache.evictable_tokens)
 
     def _answer_key(self, live: Live) -> int:
-        return hash((live.request.request_id, live.order))
+        key = live.request.answer_key
+        return hash((live.request.request_id, live.order)) if key is None else key
 
 
 class _Room:

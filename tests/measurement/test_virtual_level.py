@@ -72,6 +72,13 @@ def test_shared_prefixes_are_found_in_the_cache_and_private_prompts_never_are() 
             assert result.cache_hit_share == pytest.approx(hits, abs=0.02)
 
 
+def test_a_conversations_next_turn_finds_its_own_answer_in_the_cache() -> None:
+    result = measure_level(engine(), load_workload("multi-turn:turns=4,in=100,out=100", seed=1), 4, LevelLimits(300.0))
+    assert isinstance(result, LevelResult)
+    # Of 100 + 300 + 500 + 700 prompt tokens a session, 0 + 200 + 400 + 600 were there in the turn before.
+    assert result.cache_hit_share == pytest.approx(0.75, abs=0.05)
+
+
 def test_texts_that_begin_alike_share_segments() -> None:
     begin = "s" * 4096
     prompts = [begin + tail * 1024 for tail in ("a", "b")]

@@ -205,12 +205,9 @@ class _Level:
         """Let the next turn of a synthetic session repeat what was really answered, so that its KV can be
         found.
         """
-        if following.session != request.session or not isinstance(following.prompt, Synthetic):
-            return
-        assert isinstance(request.prompt, Synthetic)
-        segment = following.prompt.segments[len(request.prompt.segments)]
-        if len(answer.output_ids) == segment.tokens:
-            self.known_texts[segment.key] = answer.output_ids
+        goes_on = following.session == request.session and not request.age_tokens
+        if goes_on and request.answer_key is not None and len(answer.output_ids) == request.output_tokens:
+            self.known_texts[request.answer_key] = answer.output_ids
 
     async def _drain(self) -> None:
         """Take back what is out, wait until the server is idle, and let it forget texts that come again.

@@ -114,7 +114,13 @@ class _Level:
             self._out[request.request_id] = request
             self._waiting[request.request_id] = (request, self._engine.now_s)
             self._engine.submit(
-                SimRequest(request.request_id, segments_of(request), request.tokens_to_generate, request.max_tokens)
+                SimRequest(
+                    request.request_id,
+                    segments_of(request),
+                    request.tokens_to_generate,
+                    request.max_tokens,
+                    request.answer_key,
+                )
             )
 
     def _moment(self) -> Moment:

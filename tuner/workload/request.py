@@ -68,6 +68,8 @@ class Request:
     session: str = ""
     """Turns of one session follow one another; a request of its own is a session of one turn."""
     turn: int = 0
+    answer_key: int | None = None
+    """Of a synthetic session: the key of the segment in which the next turn repeats this answer."""
     age_tokens: int = 0
     """Answer tokens that a first-wave request carries as prompt, as if generated earlier."""
 
@@ -83,17 +85,20 @@ class Request:
 
     def played(self, play: int) -> Request:
         """The same request with private text of its own, so that no earlier play left its KV in the cache."""
-        request_id = f"{self.request_id}#{play}"
+        named = replace(self, request_id=f"{self.request_id}#{play}", session=f"{self.session}#{play}")
         if not isinstance(self.prompt, Synthetic):
-            return replace(self, request_id=request_id, session=f"{self.session}#{play}")
+            return named
         segments = tuple(_private(segment, play) for segment in self.prompt.segments)
-        return replace(self, request_id=request_id, session=f"{self.session}#{play}", prompt=Synthetic(segments))
+        answer_key = None if self.answer_key is None else _played_key(self.answer_key, play)
+        return replace(named, prompt=Synthetic(segments), answer_key=answer_key)
 
 
 def _private(segment: Segment, play: int) -> Segment:
-    if segment.shared:
-        return segment
-    return replace(segment, key=(segment.key * 1_000_003 + play) % 2**61)
+    return segment if segment.shared else replace(segment, key=_played_key(segment.key, play))
+
+
+def _played_key(key: int, play: int) -> int:
+    return (key * 1_000_003 + play) % 2**61
 
 
 Session = tuple[Request, ...]

@@ -78,6 +78,7 @@ class SpecSource:
             prefix_tokens=self.prefix_tokens if len(self.prefix_keys) else 0,
             session=str(index),
             turn=turn,
+            answer_key=private_key(self.seed, index, 2 * turn + 1),
         )
 
 
