@@ -84,10 +84,11 @@ def _report(twins: list[Outcome], outcomes: list[Outcome]) -> None:
         outcome for number, outcome in enumerate(outcomes) if not _same_answer(outcome, twins[number % len(twins)])
     ]
     for outcome in outcomes:
-        if outcome.left or outcome.lost or not outcome.ended or outcome in differing:
+        if outcome.left or outcome.lost or outcome.tracebacks or not outcome.ended or outcome in differing:
             print(f"seed {outcome.seed}: {outcome}")
     resumed = sum(outcome.runs > 1 for outcome in outcomes)
     print(f"{resumed} studies were resumed, {sum(outcome.levels for outcome in outcomes)} levels finished")
+    print(f"{sum(outcome.tracebacks for outcome in outcomes)} runs ended in a traceback")
     took_s = [outcome.took_s for outcome in outcomes]
     print(f"a study took {statistics.median(took_s):.1f} s at the median, {max(took_s):.1f} s at most")
     figure("chaos_studies", len(outcomes), "studies")

@@ -23,6 +23,7 @@ from bench.chaos.strikes import (
     kill_server,
     processes_of,
 )
+from launcher.errors import LauncherError
 from launcher.simulated.gpus import SimulatedGpus
 from tuner.cli.start import begin
 from tuner.daemon.assemble import GPU_STATE, run_study
@@ -42,6 +43,8 @@ LONGEST_RUN_S = 120.0
 """Wall seconds: a run that takes longer hangs."""
 POLL_S = 0.02
 IDLE_MIB = 64.0
+UNFORESEEN = 70
+"""A run's code when it ended in a traceback."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Outcome:
     winner: Setting | None
     clear: bool | None
     levels: int
+    tracebacks: int
+    """Runs of the daemon that ended in an error that nobody foresaw."""
     lost: tuple[str, ...]
     left: tuple[str, ...]
     took_s: float
@@ -96,29 +101,28 @@ class _Torment:
         self.seed = seed
         self.pending = list(strikes)
         self.done: list[str] = []
-        self.runs = 0
+        self.codes: list[int] = []
 
     def run(self) -> Outcome:
         began_s = time.monotonic()
-        code = None
-        while code not in (0, 3) and self.runs < MOST_RUNS:
-            self.runs += 1
-            code = self._one_run()
+        while not {0, 3} & set(self.codes) and len(self.codes) < MOST_RUNS:
+            self.codes.append(self._one_run())
         view = read_study(self.directory)
         outcome = Outcome(
             seed=self.seed,
             directory=self.directory,
             strikes=tuple(self.done),
-            runs=self.runs,
-            ended=code == 0,
+            runs=len(self.codes),
+            ended=self.codes[-1] == 0,
             winner=view.export_setting,
             clear=view.clear,
             levels=sum(len(trial.levels) for trial in view.trials),
+            tracebacks=self.codes.count(UNFORESEEN),
             lost=_lost(self.directory, view),
             left=_left(self.directory, self.token),
             took_s=time.monotonic() - began_s,
         )
-        if outcome.ended and not outcome.lost and not outcome.left:
+        if outcome.ended and not (outcome.lost or outcome.left or outcome.tracebacks):
             shutil.rmtree(self.directory)
         return outcome
 
@@ -174,12 +178,13 @@ def _forked(body: Callable[[], int]) -> int:
     pid = os.fork()
     if pid:
         return pid
-    code = 1
+    code = UNFORESEEN
     try:
         os.setsid()
         code = body()
-    except TunerError as error:
+    except (TunerError, LauncherError) as error:
         print(error, flush=True)
+        code = error.exit_code
     except Exception:  # noqa: BLE001 - shown; a child must not go on with its parent's work
         traceback.print_exc()
     finally:

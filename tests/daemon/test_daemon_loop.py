@@ -10,6 +10,7 @@ from launcher import exits
 from launcher.errors import CleanSlateError
 from launcher.failure import Culprit, Kind
 from tuner.daemon.loop import Limits
+from tuner.errors import DiskFull
 from tuner.journal import read_study
 from tuner.trial import Purpose, TrialState
 
@@ -173,3 +174,47 @@ async def test_serve_best_leaves_the_exported_setting_running(study):
     await study.daemon().run()
     assert study.testbed.running
     assert study.testbed.log[-1] == "start 0.88"
+
+
+def _full_for(times, write):
+    """The write, on a disk that is full for the first so many of its calls."""
+    left = [times]
+
+    def tried(*arguments):
+        if left[0]:
+            left[0] -= 1
+            raise DiskFull("the disk is full")
+        return write(*arguments)
+
+    return tried
+
+
+@pytest.mark.parametrize("name", ["begin_trial", "begin_start", "end_start", "begin_level", "end_level", "end_trial"])
+async def test_a_full_disk_frees_the_gpus_waits_and_loses_nothing(study, monkeypatch, name):
+    monkeypatch.setattr(study.journal, name, _full_for(2, getattr(study.journal, name)))
+    ending = await study.daemon().run()
+    assert ending.code == exits.OK
+    trials = study.journal.trials()
+    assert [[level.concurrency for level in trial.levels] for trial in trials] == [[16, 32]] * 3
+    assert study.clock.now_s() >= 3 * 712.0 + 60.0
+    assert not study.testbed.running
+
+
+async def test_a_disk_that_stays_full_ends_the_study_and_frees_the_gpus(study, monkeypatch):
+    monkeypatch.setattr(study.journal, "end_level", _full_for(10_000, study.journal.end_level))
+    ending = await study.daemon().run()
+    assert (ending.code, ending.sentence) == (exits.MACHINE, "the disk is full")
+    assert not study.testbed.running
+    assert study.clock.now_s() <= 7_260.0
+
+
+async def test_an_answer_that_cannot_be_written_is_said_and_not_waited_for(study):
+    daemon = study.daemon()
+
+    def no_space():
+        raise DiskFull("best-config.yaml: cannot be written")
+
+    daemon.bench = replace(daemon.bench, publish=no_space)
+    ending = await daemon.run()
+    assert ending.code == exits.OK
+    assert any("cannot be written" in line for line in study.lines)

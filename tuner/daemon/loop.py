@@ -10,7 +10,7 @@ from launcher import exits
 from launcher.errors import CleanSlateError, LauncherError
 from launcher.failure import Failure, Kind
 from tuner.daemon.interrupts import StopNow
-from tuner.daemon.trial import Bench, TrialRun
+from tuner.daemon.trial import Bench, Persist, TrialRun
 from tuner.errors import DiskFull, TunerError
 from tuner.journal.lock import this_process
 from tuner.journal.rows import OpenTrial
@@ -114,7 +114,7 @@ class Daemon:
         proposal = await asyncio.to_thread(bench.searcher.propose, history, remaining_s)
         if proposal is None:
             return None
-        trial_id = await bench.persist(lambda: bench.journal.begin_trial(proposal, remaining_s))
+        trial_id = await Persist(bench)(lambda: bench.journal.begin_trial(proposal, remaining_s))
         bench.scribe.at(None)
         return OpenTrial(trial_id, proposal, (), None, 0)
 

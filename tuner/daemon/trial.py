@@ -45,27 +45,35 @@ class Bench:
     publish: Callable[[], None]
     """Write down verdict and export, after every measured level."""
 
-    async def persist(self, write: Callable[[], T]) -> T:
-        """Write what must not be lost; while the disk is full, free the GPUs and wait for space.
-
-        Raises DiskFull when the user stops, or the budget ends, before there is space.
-        """
-        while True:
-            try:
-                return write()
-            except DiskFull as error:
-                if self.interrupts.stop_asked or self.budget.usable_s <= 0:
-                    raise
-                await self.testbed.stop()
-                self.scribe.on_stage(f"paused: {error}")
-                await self.interrupts.sleep(self.clock, PAUSE_S)
-
     def publish_now(self) -> None:
         """Publish; a failure is said and not waited for, since everything published is in the journal too."""
         try:
             self.publish()
         except DiskFull as error:
             self.scribe.say("export", str(error))
+
+
+class Persist:
+    """Writes what must not be lost. While the disk is full it frees the GPUs and waits for space."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self.freed_gpus = False
+        """The server was stopped for the wait: whoever needs it must start it again."""
+
+    async def __call__(self, write: Callable[[], T]) -> T:
+        """Raises DiskFull when the user stops, or the budget ends, before there is space."""
+        bench = self._bench
+        while True:
+            try:
+                return write()
+            except DiskFull as error:
+                if bench.interrupts.stop_asked or bench.budget.usable_s <= 0:
+                    raise
+                bench.scribe.on_stage(f"paused: {error}")
+                await bench.testbed.stop()
+                self.freed_gpus = True
+                await bench.interrupts.sleep(bench.clock, PAUSE_S)
 
 
 class TrialRun:
@@ -75,12 +83,16 @@ class TrialRun:
         self.bench = bench
         self.trial = trial
         self.levels = list(trial.levels)
+        self.persist = Persist(bench)
 
     async def run(self) -> Failure | None:
         """The failure that ended the trial, if one did. An interrupted trial stays open in the journal."""
         attempts = self.trial.attempts
         while True:
+            self.persist.freed_gpus = False
             failure = await self._serve()
+            if self.persist.freed_gpus and failure is None and not self._left_open:
+                continue
             if failure is None or failure.teaches or not failure.retry or attempts >= RETRIES:
                 break
             if self._left_open:
@@ -99,13 +111,13 @@ class TrialRun:
     async def _end(self, failure: Failure | None) -> None:
         state = _state(self.levels, failure, self.trial.proposal.purpose)
         trial_id, bench = self.trial.trial_id, self.bench
-        await bench.persist(lambda: bench.journal.end_trial(trial_id, state, failure))
+        await self.persist(lambda: bench.journal.end_trial(trial_id, state, failure))
 
     async def _serve(self) -> Failure | None:
         """One start and its levels. The server is stopped whatever happens."""
         bench, trial = self.bench, self.trial
         bench.scribe.at(TrialNow(trial.trial_id, trial.proposal, len(self.levels)))
-        start_id = await bench.persist(lambda: bench.journal.begin_start(trial.trial_id))
+        start_id = await self.persist(lambda: bench.journal.begin_start(trial.trial_id))
         try:
             failure = await self._start_and_climb(start_id)
         except OutOfTime:
@@ -114,13 +126,13 @@ class TrialRun:
         finally:
             bench.scribe.on_stage("stopping")
             stop_s = await bench.testbed.stop()
-            await bench.persist(lambda: bench.journal.end_stop(start_id, stop_s))
+            await self.persist(lambda: bench.journal.end_stop(start_id, stop_s))
         return failure
 
     async def _start_and_climb(self, start_id: int) -> Failure | None:
         bench = self.bench
         started = await self._start()
-        await bench.persist(
+        await self.persist(
             lambda: bench.journal.end_start(start_id, started.timeline, started.clean_slate_s, started.start_s)
         )
         failure = started.failure
@@ -129,7 +141,7 @@ class TrialRun:
         if failure is not None:
             bench.scribe.say("failure", failure.sentence)
             told = failure
-            await bench.persist(lambda: bench.journal.fail_start(start_id, told))
+            await self.persist(lambda: bench.journal.fail_start(start_id, told))
         return failure
 
     async def _start(self) -> Started:
@@ -148,7 +160,7 @@ class TrialRun:
                 await bench.interrupts.sleep(bench.clock, PAUSE_S)
 
     async def _climb(self, start_id: int, timeline: Timeline | None) -> Failure | None:
-        while not self._left_open:
+        while not self._left_open and not self.persist.freed_gpus:
             concurrency = await self._next_concurrency(timeline)
             if concurrency is None or not self.bench.budget.level_fits:
                 return None
@@ -173,14 +185,16 @@ class TrialRun:
         bench, trial = self.bench, self.trial
         bench.scribe.at(TrialNow(trial.trial_id, trial.proposal, len(self.levels)), concurrency)
         limits = self._limits()
-        level_id = await bench.persist(lambda: bench.journal.begin_level(trial.trial_id, start_id, concurrency))
+        level_id = await self.persist(lambda: bench.journal.begin_level(trial.trial_id, start_id, concurrency))
+        if self.persist.freed_gpus:
+            return None
         bench.scribe.on_stage("measuring", expected_s=limits.budget_s)
         measuring = bench.testbed.measure(concurrency, limits)
         outcome = await bench.interrupts.guard(measuring, bench.clock, bench.budget.remaining_s)
         bench.scribe.at(bench.scribe.trial)
         if isinstance(outcome, Failure):
             return outcome
-        await bench.persist(lambda: bench.journal.end_level(level_id, outcome))
+        await self.persist(lambda: bench.journal.end_level(level_id, outcome))
         self.levels.append(outcome)
         bench.scribe.say("level", level_words(outcome))
         bench.publish_now()
