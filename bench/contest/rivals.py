@@ -217,6 +217,8 @@ class ConstrainedTpe(Tpe):
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
         with warnings.catch_warnings():
+            # Experimental in Optuna 4, deprecated in 5 (for a call that 4 does not have), the same in both.
+            warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.TPESampler(
                 n_startup_trials=RANDOM_FIRST,
@@ -237,6 +239,8 @@ class ConstrainedGp(ConstrainedTpe):
 
     def _sampler(self) -> optuna.samplers.BaseSampler:
         with warnings.catch_warnings():
+            # Experimental in Optuna 4, deprecated in 5 (for a call that 4 does not have), the same in both.
+            warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return optuna.samplers.GPSampler(
                 n_startup_trials=RANDOM_FIRST,
