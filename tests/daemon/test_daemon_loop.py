@@ -12,7 +12,7 @@ from launcher.failure import Culprit, Kind
 from tuner.daemon.loop import Limits
 from tuner.errors import DiskFull
 from tuner.journal import read_study
-from tuner.trial import Purpose, TrialState
+from tuner.trial import LevelEnd, Purpose, TrialState
 
 
 async def test_a_study_tries_records_and_ends(study):
@@ -73,6 +73,14 @@ async def test_what_is_not_the_configurations_fault_is_tried_again_and_goes_on_w
     assert study.testbed.log[:6] == ["start 0.85", "level 16", "level 32", "stop", "start 0.85", "level 32"]
     assert [level.concurrency for level in first.levels] == [16, 32]
     assert first.failure is None
+
+
+async def test_a_server_that_hangs_is_started_again_and_its_level_measured_anew(study, some_level):
+    study.testbed.levels[32] = [replace(some_level, concurrency=32, end=LevelEnd.STALLED)]
+    await study.daemon().run()
+    first = study.journal.trials()[0]
+    assert study.testbed.log[3:6] == ["stop", "start 0.85", "level 32"]
+    assert [(level.concurrency, level.end) for level in first.levels] == [(16, LevelEnd.NARROW), (32, LevelEnd.NARROW)]
 
 
 async def test_infrastructure_that_stays_broken_ends_the_study_with_the_machines_code(study, killed):

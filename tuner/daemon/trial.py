@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from launcher.clock import Clock
 from launcher.errors import CleanSlateError
-from launcher.failure import Failure
+from launcher.failure import Culprit, Direction, Failure, Kind, Stage
 from launcher.timeline import Timeline
 from tuner.budget import Budget
 from tuner.daemon.interrupts import Interrupts, OutOfTime
@@ -21,7 +21,7 @@ from tuner.progress.scene import TrialNow
 from tuner.progress.words import level_words
 from tuner.search import Searcher
 from tuner.testbed import LevelLimits, Started, Testbed
-from tuner.trial import LevelResult, Purpose, TrialState
+from tuner.trial import LevelEnd, LevelResult, Purpose, TrialState
 
 T = TypeVar("T")
 
@@ -194,6 +194,8 @@ class TrialRun:
         bench.scribe.at(bench.scribe.trial)
         if isinstance(outcome, Failure):
             return outcome
+        if outcome.end is LevelEnd.STALLED:
+            return _hang(concurrency)
         await self.persist(lambda: bench.journal.end_level(level_id, outcome))
         self.levels.append(outcome)
         bench.scribe.say("level", level_words(outcome))
@@ -215,6 +217,18 @@ class TrialRun:
             if trial.best_level is not None and trial.proposal.purpose is not Purpose.PROBE
         ]
         return max(rates, default=None)
+
+
+def _hang(concurrency: int) -> Failure:
+    """The server answers, but nothing finishes: no rate of it can be trusted, and a new start may cure it."""
+    return Failure(
+        kind=Kind.HANG_RUNTIME,
+        stage=Stage.UNDER_LOAD,
+        mem_fraction_direction=Direction.NONE,
+        culprit=Culprit.INFRASTRUCTURE,
+        retry=True,
+        sentence=f"at concurrency {concurrency} nothing was finished any more, though the server's process lived",
+    )
 
 
 def _state(levels: list[LevelResult], failure: Failure | None, purpose: Purpose) -> TrialState:
