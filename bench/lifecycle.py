@@ -91,6 +91,10 @@ async def death_at_start(folder: Path) -> float:
 
 
 async def main(cycles: int) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    # Ended from outside, it still ends its server.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         seen_s = await death_at_start(folder)
