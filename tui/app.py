@@ -4,8 +4,10 @@ pages.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,7 +90,8 @@ class KvtopApp(App[int]):
     ENABLE_COMMAND_PALETTE = False
     CSS = f"Screen {{ background: {BACKGROUND}; overflow: hidden; }}"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "quit", show=False, priority=False),
+        Binding("q,ctrl+c", "quit", show=False),
+        Binding("ctrl+z", "suspend_process", show=False),
         Binding("question_mark,h,f1", "help", show=False),
         Binding("p,space", "pause", show=False),
         Binding("plus,equals_sign", "faster(1)", show=False),
@@ -127,9 +130,15 @@ class KvtopApp(App[int]):
 
     def on_mount(self) -> None:
         self._source.start()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Left to itself the process would die with the terminal in the alternate screen.
+            asyncio.get_running_loop().add_signal_handler(number, self._leave_by, number)
         for delay_s in FIRST_TICKS_S:
             self.set_timer(delay_s, self.tick)
         self._timer = self.set_interval(self._source.interval_s, self.tick)
+
+    def _leave_by(self, number: signal.Signals) -> None:
+        self.exit(return_code=128 + number)
 
     def tick(self) -> None:
         """Take what is due and draw it."""
@@ -199,8 +208,7 @@ class KvtopApp(App[int]):
 
     def action_sort(self) -> None:
         self.view = replace(self.view, sort=self.view.sort + 1)
-        orders = {"newest": "servers by address, trials newest first", "rate": "by finished tok/s"}
-        self._say(orders.get(self.view.sort_name, "servers by waiting requests, trials by mem-fraction"))
+        self._say(str(self.view.order))
 
     def action_select(self, steps: int) -> None:
         known = targets(self.snapshot, self.view)

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +23,8 @@ from tui.snapshot import Reach, Snapshot
 FIRST_ANSWER_S = 3.0
 """How long --once waits for servers and GPUs to answer for the first time."""
 DIAGNOSE_WINDOW_S = 3.0
+DEMO_WINDOW_S = 5.0
+"""A simulated engine that has just started has nothing to tell at once."""
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
@@ -116,12 +119,13 @@ def collector(settings: Settings, *, with_study: bool = True) -> Collector:
 def _one_shot(args: argparse.Namespace, settings: Settings) -> int:
     window_s = settings.window_s or (DIAGNOSE_WINDOW_S if args.diagnose else 0.0)
     snapshot = look_once(settings, window_s)
+    tell_problems(snapshot)
     print(rendered(snapshot, args, settings), end="")
     return OK if snapshot.gpus or any(s.is_live for s in snapshot.servers) or snapshot.study else MACHINE
 
 
 def look_once(settings: Settings, window_s: float) -> Snapshot:
-    """One snapshot; with a window two readings that far apart, so that there are rates."""
+    """One snapshot; with a window the last of several readings, so that there are rates."""
     from tui.build import SnapshotBuilder
 
     reading = collector(settings)
@@ -136,10 +140,16 @@ def look_once(settings: Settings, window_s: float) -> Snapshot:
             snapshot = builder.add(reading.frame())
     finally:
         reading.stop()
+    return snapshot
+
+
+def tell_problems(snapshot: Snapshot) -> None:
+    """On stderr: the servers that do not answer, and what else could not be read."""
     for server in snapshot.servers:
         if server.reach in (Reach.DOWN, Reach.LOCKED):
             say(f"kvtop: {server.problem}")
-    return snapshot
+    for problem in snapshot.problems:
+        say(f"kvtop: {problem}")
 
 
 def rendered(snapshot: Snapshot, args: argparse.Namespace, settings: Settings) -> str:
@@ -181,13 +191,11 @@ def _replay(args: argparse.Namespace, settings: Settings, one_shot: bool) -> int
 
 
 def _demo(args: argparse.Namespace, settings: Settings, one_shot: bool) -> int:
-    from dataclasses import replace
-
     from tui.demo import demo_box
 
+    say("kvtop: starting a simulated engine; every figure that follows is simulated")
     with demo_box() as box:
         shown = replace(settings, urls=box.urls, gpu_source=box.gpu_source)
         if one_shot:
-            args.window = args.window or "5"
-            return _one_shot(args, replace(shown, window_s=shown.window_s or 5.0))
+            return _one_shot(args, replace(shown, window_s=settings.window_s or DEMO_WINDOW_S))
         return _screen(args, shown)

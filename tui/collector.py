@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 TIMEOUT_SHARE = 0.8
 """Of the interval: a read ends before the next is due."""
 RETRY_AT_MOST_S = 5.0
-DISCOVER_EVERY_S = 10.0
+DISCOVER_EVERY_S = 5.0
+GONE_AFTER_S = 60.0
 DISCOVERY_SHARE = 0.002
 """Of one core, at most: on a box with thousands of processes the search becomes rarer."""
 STUDY_EVERY_S = 2.0
@@ -89,6 +90,7 @@ class ServerPoll:
         self._reader = reader
         self._interval_s = interval_s
         self._failures = 0
+        self._failing_since: float | None = None
 
     def step(self) -> float:
         """Read once; a failure keeps the last good sample and says why. Returns the seconds to the next
@@ -99,9 +101,10 @@ class ServerPoll:
             sample = self._reader.read()
         except ObservationError as error:
             self._failures += 1
+            self._failing_since = self._failing_since or began
             self.reading = replace(self.reading, problem=str(error), problem_kind=type(error).__name__)
         else:
-            self._failures = 0
+            self._failures, self._failing_since = 0, None
             self.reading = replace(
                 self.reading, sample=sample, sample_unix_s=time.time(), problem=None, problem_kind=None
             )
@@ -109,6 +112,10 @@ class ServerPoll:
         if self._failures > 3:
             interval_s = min(max(RETRY_AT_MOST_S, interval_s), interval_s * self._failures)
         return max(0.05, interval_s - (time.monotonic() - began))
+
+    def failing_s(self) -> float:
+        """For how long no read has succeeded; 0 while they do."""
+        return 0.0 if self._failing_since is None else time.monotonic() - self._failing_since
 
     def fail(self, sentence: str) -> None:
         self.reading = replace(self.reading, problem=sentence, problem_kind="Unparsable")
@@ -265,15 +272,15 @@ class Collector:
 
     def stop(self) -> None:
         """Ask every thread to end; they are daemons and need not be waited for."""
-        for thread in self._threads.values():
+        for thread in list(self._threads.values()):
             thread.stop()
-        for poll in self._polls.values():
+        for poll in list(self._polls.values()):
             poll.close()
         if self._gpu_reader is not None:
             self._gpu_reader.close()
 
     def _with_pids(self, reading: ServerReading) -> ServerReading:
-        local = self._local.get(reading.url)
+        local = self._local.get(reading.url.replace("//localhost:", "//127.0.0.1:"))
         return replace(reading, pids=local.pids) if local else reading
 
     def _run(self, name: str, step: Callable[[], float], failed: Callable[[str], None]) -> None:
@@ -288,6 +295,19 @@ class Collector:
             self._polls[url] = poll
         self._run(url, poll.step, poll.fail)
 
+    def _forget_gone(self) -> None:
+        """A server that was found by its process and has ended is shown as down for a while, and then no more.
+
+        A tuner starts a server on a new port for every trial: without this they would all stay on the screen.
+        """
+        for url in self._polls.keys() - self._local.keys():
+            poll = self._polls[url]
+            if poll.failing_s() > GONE_AFTER_S:
+                self._threads.pop(url).stop()
+                with self._lock:
+                    del self._polls[url]
+                poll.close()
+
     def _discovery_failed(self, sentence: str) -> None:
         self._discovery_problem = f"the processes of this machine {sentence}"
 
@@ -297,8 +317,9 @@ class Collector:
             return DISCOVER_EVERY_S
         began = time.thread_time()
         self._discovery_problem = None
-        self._local = {server.url.replace("localhost", "127.0.0.1"): server for server in self._find()}
+        self._local = {server.url: server for server in self._find()}
         if not self._settings.urls:
+            self._forget_gone()
             for url in self._local.keys() - self._polls.keys():
                 self._watch(url)
         return max(DISCOVER_EVERY_S, (time.thread_time() - began) / DISCOVERY_SHARE)

@@ -11,10 +11,24 @@ from tui.panels.history import history_rows
 from tui.panels.look import Look
 from tui.panels.row import Row
 from tui.panels.servers import filtered, server_rows
-from tui.panels.study import SORTS, sorted_trials, study_rows
+from tui.panels.study import sorted_trials, study_rows
 from tui.snapshot import ServerView, Snapshot
 
 Target = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One way to sort servers and trials; `s` goes through them."""
+
+    servers: str
+    trials: str
+
+    def __str__(self) -> str:
+        return f"servers by {self.servers}, trials by {self.trials}"
+
+
+ORDERS = (Order("address", "number"), Order("finished tok/s", "finished tok/s"), Order("waiting", "mem-fraction"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +40,16 @@ class View:
     first_gpu: int = 0
 
     @property
-    def sort_name(self) -> str:
-        return SORTS[self.sort % len(SORTS)]
+    def order(self) -> Order:
+        return ORDERS[self.sort % len(ORDERS)]
 
 
 def visible_servers(snapshot: Snapshot, view: View) -> tuple[ServerView, ...]:
-    """Filtered and sorted: by address, by finished rate, or by who waits most."""
+    """Filtered and sorted."""
     servers = filtered(snapshot, view.needle)
-    if view.sort_name == "rate":
+    if view.order.servers == "finished tok/s":
         return tuple(sorted(servers, key=lambda server: -(server.rates.completion_tokens_per_s or 0.0)))
-    if view.sort_name == "mem-fraction":
+    if view.order.servers == "waiting":
         return tuple(sorted(servers, key=lambda server: -(server.pool.queued or 0)))
     return servers
 
@@ -44,7 +58,7 @@ def targets(snapshot: Snapshot, view: View) -> list[Target]:
     """What the arrow keys walk over, from top to bottom."""
     found: list[Target] = [("server", server.url) for server in visible_servers(snapshot, view)]
     if snapshot.study is not None and "study" in view.shown:
-        trials = sorted_trials(snapshot.study, view.sort_name, view.needle)
+        trials = sorted_trials(snapshot.study, view.order.trials, view.needle)
         found += [("trial", str(trial.trial_id)) for trial in trials]
     return found
 
@@ -80,7 +94,7 @@ def panel_rows(snapshot: Snapshot, view: View, width: int, height: int, look: Lo
             h,
             look,
             n,
-            sort=view.sort_name,
+            sort=view.order.trials,
             selected=name if kind == "trial" else None,
             needle=view.needle,
         ),

@@ -60,7 +60,12 @@ def app_of(snapshot: Snapshot, settings: Settings | None = None) -> KvtopApp:
 
 
 async def drawn(pilot: Pilot[int]) -> None:
-    await pilot.pause(0.12)
+    """Until the snapshot is on the screen, however busy this machine is."""
+    app = pilot.app
+    assert isinstance(app, KvtopApp)
+    while not app.snapshot.taken_unix_s:
+        await pilot.pause(0.01)
+    await pilot.pause()
 
 
 def pressing(*keys: str) -> Callable[[Pilot[int]], Any]:

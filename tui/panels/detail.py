@@ -21,7 +21,7 @@ HELP = (
     ("+ -", "read more or less often; in a replay faster or slower"),
     ("1 2 3 4 5", "show or hide what binds, GPU memory, servers, history, study"),
     ("up down j k", "choose a server or a trial"),
-    ("left right", "seek 10 s in a replay; page up and page down a minute"),
+    ("left right", "seek 10 s in a replay (page up, page down: a minute); else scroll the GPUs"),
     ("Enter", "open it; Esc closes"),
     ("d", "the whole diagnosis"),
     ("/", "filter servers and trials; Enter keeps it, Esc drops it"),

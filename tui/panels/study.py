@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 SCATTER_FROM = 120
 """Columns from which there is room for the points beside the table."""
-SORTS = ("newest", "rate", "mem-fraction")
 STATE_ROLE: dict[TrialState, Role] = {
     TrialState.RUNNING: "hint",
     TrialState.MEASURED: "text",
@@ -35,7 +34,7 @@ def study_rows(
     look: Look,
     number: int,
     *,
-    sort: str = SORTS[0],
+    sort: str = "number",
     selected: str | None = None,
     needle: str = "",
 ) -> list[Row]:
@@ -125,9 +124,9 @@ def setting(value: Setting) -> str:
 
 
 def sorted_trials(study: StudyView, sort: str, needle: str = "") -> list[TrialResult]:
-    """Trials in the order of the screen; `needle` filters by setting, state and failure."""
+    """Trials by number (newest first), by rate or by mem-fraction; `needle` filters by setting, state and failure."""
     wanted = [trial for trial in study.trials if needle.lower() in described(trial).lower()]
-    if sort == "rate":
+    if sort == "finished tok/s":
         return sorted(wanted, key=lambda trial: -_rate(trial))
     if sort == "mem-fraction":
         return sorted(wanted, key=lambda trial: trial.proposal.setting.mem_fraction_static or 0.0)
