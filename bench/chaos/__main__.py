@@ -20,8 +20,8 @@ PRESET = Path(__file__).with_name("small-box.yaml")
 SPEED = 100.0
 _KINDS: tuple[dict[str, object], ...] = (
     # Each has one lever that decides, so that the winner is no matter of noise.
-    {"mem-fraction-static": 0.8, "max-total-tokens": [1_600, 60_000], "concurrency": 16},
-    {"mem-fraction-static": 0.6, "max-total-tokens": [60_000, 1_200], "concurrency": 16},
+    {"mem-fraction-static": 0.8, "max-total-tokens": [8_000, 60_000], "concurrency": 16},
+    {"mem-fraction-static": 0.6, "max-total-tokens": [60_000, 6_000], "concurrency": 16},
     {"mem-fraction-static": 0.7, "max-total-tokens": 60_000, "concurrency": [4, 16]},
 )
 
@@ -35,8 +35,8 @@ def study_of(kind: int, output: Path) -> Study:
             "clock_speed": SPEED,
             "sglang_version": "0.5.17",
             "space": _KINDS[kind],
-            "workload": "random:in=100,out=150,cv=0",
-            "budget": "40m",
+            "workload": "random:in=800,out=150,cv=0.2",
+            "budget": "1h",
             "max_trials": 3,
             "output": str(output),
         }

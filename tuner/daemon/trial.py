@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 RETRIES = 2
 """How often a start is made again that failed through no fault of its configuration."""
+HANG_S = 120.0
+"""Beyond half its time again, after which a measurement that has not ended itself never will."""
 PAUSE_S = 30.0
 """Between two looks at something that is in the way: a stranger's process on a GPU, a full disk."""
 
@@ -189,18 +191,30 @@ class TrialRun:
         if self.persist.freed_gpus:
             return None
         bench.scribe.on_stage("measuring", expected_s=limits.budget_s)
-        measuring = bench.testbed.measure(concurrency, limits)
-        outcome = await bench.interrupts.guard(measuring, bench.clock, bench.budget.remaining_s)
+        outcome = await self._measured(concurrency, limits)
         bench.scribe.at(bench.scribe.trial)
         if isinstance(outcome, Failure):
             return outcome
-        if outcome.end is LevelEnd.STALLED:
-            return _hang(concurrency)
         await self.persist(lambda: bench.journal.end_level(level_id, outcome))
         self.levels.append(outcome)
         bench.scribe.say("level", level_words(outcome))
         bench.publish_now()
         return None
+
+    async def _measured(self, concurrency: int, limits: LevelLimits) -> LevelResult | Failure:
+        """The level, or why there is none: the server died, or it hangs and the measurement with it."""
+        bench = self.bench
+        measuring = bench.testbed.measure(concurrency, limits)
+        # The measurement ends itself in time; only a server that answers nothing at all can keep it longer.
+        limit_s = min(bench.budget.remaining_s, 1.5 * limits.budget_s + HANG_S)
+        try:
+            outcome = await bench.interrupts.guard(measuring, bench.clock, limit_s)
+        except OutOfTime:
+            if bench.budget.usable_s <= 0:
+                raise
+            return _hang(concurrency)
+        stalled = isinstance(outcome, LevelResult) and outcome.end is LevelEnd.STALLED
+        return _hang(concurrency) if stalled else outcome
 
     def _limits(self) -> LevelLimits:
         rate = self._rate_to_beat()
