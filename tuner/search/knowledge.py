@@ -28,6 +28,7 @@ Key = tuple[float | None, str, int, tuple[tuple[str, str], ...]]
 
 NO_REUSE_GAIN = (-0.01, 0.02)
 UNKNOWN_REUSE_GAIN = (0.0, 0.06)
+REUSED_SHARE = 0.05
 REUSE_GAIN = (0.02, 0.10)
 """Prior log gain of HiCache: only a cost without shared prefixes; at most about 9% of throughput was ever
 published."""
@@ -121,7 +122,9 @@ class Knowledge:
 
     @cached_property
     def effects(self) -> tuple[Effect, ...]:
-        return effects_of(self.space, self._hicache_gain)
+        reuse = self._reuses_prefixes
+        gain = {True: REUSE_GAIN, False: NO_REUSE_GAIN, None: UNKNOWN_REUSE_GAIN}[reuse]
+        return effects_of(self.space, gain, reuse=reuse is True)
 
     def outlook(self, setting: Setting) -> Outlook:
         key = key_of(setting)
@@ -172,12 +175,13 @@ class Knowledge:
         return seen
 
     @property
-    def _hicache_gain(self) -> tuple[float, float]:
+    def _reuses_prefixes(self) -> bool | None:
+        """Whether prompts share prefixes: as the workload tells, else by the cache hits seen; None is not known."""
         share = self.options.reused_prefix_share
-        if share is None:
-            hits = [point.level.cache_hit_share or 0.0 for point in self.points]
-            return REUSE_GAIN if max(hits, default=0.0) > 0.02 else UNKNOWN_REUSE_GAIN
-        return REUSE_GAIN if share > 0.05 else NO_REUSE_GAIN
+        if share is not None:
+            return share > REUSED_SHARE
+        hits = max((point.level.cache_hit_share or 0.0 for point in self.points), default=0.0)
+        return True if hits > REUSED_SHARE else None
 
 
 def _implied_tokens(trial: TrialResult) -> float | None:

@@ -75,12 +75,14 @@ def _noise(one: Standing, other: Standing) -> float:
 def _safest(chosen: Standing, ranked: Sequence[Standing], enough_gib: float) -> Standing:
     """Equal rates of one family go to more headroom, up to what is comfortable; beyond that it buys
     nothing."""
-    ties = [
-        one
-        for one in ranked
-        if family_of(one.setting) == family_of(chosen.setting) and chosen.log_rate - one.log_rate <= TIE_SHARE
-    ]
+    ties = [one for one in ranked if family_of(one.setting) == family_of(chosen.setting) and _is_equal(chosen, one)]
     return max(ties, key=lambda one: (min(one.headroom_gib, enough_gib), one.log_rate))
+
+
+def _is_equal(chosen: Standing, one: Standing) -> bool:
+    """Equal by the model, and not told apart by what was measured."""
+    measured = math.log(chosen.measured.value / one.measured.value)
+    return chosen.log_rate - one.log_rate <= TIE_SHARE and measured <= difference_sd(chosen, one)
 
 
 def comfortable_gib(knowledge: Knowledge) -> float:

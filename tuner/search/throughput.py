@@ -40,6 +40,8 @@ EAGER_LOG_SD = 0.2
 EAGER_WIDTH = 0.04
 """Share of the largest graph batch over which running requests, which vary, pass from graph to eager."""
 FLAG_LOG_SD = 0.06
+CACHE_ROOM, CACHE_ROOM_GAIN, ROOM_UNIT_TOKENS = "cache room", (0.05, 0.15), 200_000.0
+"""Log gain per factor of e in capacity from a better prefix cache: mean and standard deviation."""
 IN_FLIGHT_LOG_SD = 0.05
 UNKNOWN_IN_FLIGHT = 2000.0
 USABLE_SHARE = 0.95
@@ -68,13 +70,15 @@ class Rows:
     smaller: Array
     """1 - element bytes / 2: how much smaller than bfloat16 a KV element is."""
     effects: Array
-    """One column per Effect, 0 or 1."""
+    """One column per Effect: 0 or 1, or how much cache room there is."""
 
 
-def effects_of(space: Space, hicache: tuple[float, float]) -> tuple[Effect, ...]:
-    """The effects that a space can show. `hicache` is the prior mean and standard deviation of HiCache's
-    gain."""
-    found = []
+def effects_of(space: Space, hicache: tuple[float, float], *, reuse: bool) -> tuple[Effect, ...]:
+    """The effects that a space can show. `hicache` is the prior mean and standard deviation of HiCache's gain.
+
+    Where prompts share prefixes, a larger pool keeps more of them, whatever the number of running requests.
+    """
+    found = [Effect(CACHE_ROOM, None, *CACHE_ROOM_GAIN)] if reuse else []
     if any(size_gb > 0 for size_gb in space.hicache_sizes_gb) and len(space.hicache_sizes_gb) > 1:
         found.append(Effect("hicache-size", True, *hicache))
     for name, values in space.further.items():
@@ -96,9 +100,9 @@ def rows_of(
         most_running=np.array([_most_running(setting) for setting, _ in asked]),
         graph_batch=float(graph_batch),
         smaller=np.array([1 - ELEMENT_BYTES[setting.kv_cache_dtype] / 2 for setting, _ in asked]),
-        effects=np.array([[_has(setting, effect) for effect in effects] for setting, _ in asked]).reshape(
-            len(asked), len(effects)
-        ),
+        effects=np.array(
+            [[_has(setting, one, held) for one in effects] for (setting, _), held in zip(asked, tokens, strict=True)]
+        ).reshape(len(asked), len(effects)),
     )
 
 
@@ -107,7 +111,9 @@ def _most_running(setting: Setting) -> float:
     return float(cap) if isinstance(cap, int) else 4096.0
 
 
-def _has(setting: Setting, effect: Effect) -> float:
+def _has(setting: Setting, effect: Effect, tokens: float) -> float:
+    if effect.name == CACHE_ROOM:
+        return math.log(max(tokens, 1.0) / ROOM_UNIT_TOKENS)
     if effect.name == "hicache-size":
         return float(setting.hicache_size_gb > 0)
     return float(setting.flags.get(effect.name) == effect.value)
