@@ -18,7 +18,7 @@ import psutil
 from launcher.clock import Clock
 from launcher.deadline import Deadline
 from launcher.errors import CleanSlateError
-from launcher.gpus import GpuReader, GpuSample
+from launcher.gpus import GpuProcess, GpuReader, GpuSample
 from launcher.host import HostSample, read_host
 from launcher.ports import find_listeners, is_free
 from launcher.process import describe, read_table
@@ -128,11 +128,12 @@ def _obstacles(
     limits: SlateLimits,
     read: Callable[[], HostSample],
 ) -> dict[str, str]:
-    """What is in the way now: a sentence for each GPU, port or host that is."""
-    now = {sample.index: sample for sample in gpus.read()}
-    found = {f"gpu {one.index}": _gpu_obstacle(one, now.get(one.index), limits) for one in baseline.gpus}
-    found["port"] = _port_obstacle(port) if port is not None else None
-    found["host"] = _host_obstacle(baseline, read().available_bytes, host_needed_bytes, limits)
+    """What is in the way now: a sentence for the GPUs, the port and the host each, where there is one."""
+    found = {
+        "gpus": _gpus_obstacle(baseline, gpus.read(), limits),
+        "port": _port_obstacle(port) if port is not None else None,
+        "host": _host_obstacle(baseline, read().available_bytes, host_needed_bytes, limits),
+    }
     return {what: reason for what, reason in found.items() if reason is not None}
 
 
@@ -143,28 +144,42 @@ def _port_obstacle(port: int) -> str | None:
     return f"port {port} is held by {holders or 'connections that are still closing'}"
 
 
-def _gpu_obstacle(before: GpuBaseline, now: GpuSample | None, limits: SlateLimits) -> str | None:
-    """The memory decides, not the list of processes: in a container that list is empty or holds alien
-    pids."""
-    if now is None or now.lost:
-        return f"GPU {before.index} does not answer: the driver has lost it"
-    if before.used_bytes is None or now.memory_used_bytes is None:
+def _gpus_obstacle(baseline: Baseline, samples: Sequence[GpuSample], limits: SlateLimits) -> str | None:
+    """The memory decides, not the list of processes: in a container that is empty or holds alien pids."""
+    now = {sample.index: sample for sample in samples}
+    lost = [one.index for one in baseline.gpus if one.index not in now or now[one.index].lost]
+    if lost:
+        return f"{_gpus(lost)} not answering: the driver has lost it"
+    excess_bytes = {one.index: _excess_bytes(one, now[one.index]) for one in baseline.gpus}
+    held = {index: excess for index, excess in excess_bytes.items() if excess > limits.gpu_tolerance_bytes}
+    if not held:
         return None
-    excess_bytes = now.memory_used_bytes - before.used_bytes
-    if excess_bytes <= limits.gpu_tolerance_bytes:
-        return None
-    held = f"{excess_bytes / _GIB:.1f} GiB more than before the study"
-    return f"GPU {before.index} holds {held}: {_who(before, now)}"
-
-
-def _who(before: GpuBaseline, now: GpuSample) -> str:
-    strangers = [process for process in now.processes if process.pid not in before.pids]
-    named = [
-        describe(process.pid)
-        + (f" holds {process.used_bytes / _GIB:.1f} GiB" if process.used_bytes is not None else "")
-        for process in strangers
+    strangers = [
+        process
+        for before in baseline.gpus
+        if before.index in held
+        for process in now[before.index].processes
+        if process.pid not in before.pids
     ]
-    return " and ".join(named) or "the driver names no process that holds it"
+    who = " and ".join(dict.fromkeys(map(_holder, strangers))) or "the driver names no process that holds it"
+    most = f"{'up to ' if len(held) > 1 else ''}{max(held.values()) / _GIB:.1f} GiB"
+    return f"{_gpus(list(held))} holding {most} more than before the study: {who}"
+
+
+def _excess_bytes(before: GpuBaseline, now: GpuSample) -> int:
+    """0 where the driver gives no figure (unified memory)."""
+    if before.used_bytes is None or now.memory_used_bytes is None:
+        return 0
+    return now.memory_used_bytes - before.used_bytes
+
+
+def _gpus(indices: Sequence[int]) -> str:
+    return f"GPU {indices[0]} is" if len(indices) == 1 else f"GPUs {', '.join(map(str, indices))} are"
+
+
+def _holder(process: GpuProcess) -> str:
+    held = "" if process.used_bytes is None else f" holds {process.used_bytes / _GIB:.1f} GiB"
+    return f"{describe(process.pid)}{held}"
 
 
 def _host_obstacle(baseline: Baseline, available_bytes: int, needed_bytes: int, limits: SlateLimits) -> str | None:

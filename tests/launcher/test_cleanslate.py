@@ -60,14 +60,26 @@ async def test_memory_that_comes_back_is_waited_for_and_the_reason_told_once() -
     told: list[str] = []
     slate = await prove(baseline, gpus, WallClock(speed=100), on_wait=told.append)
     assert told == list(slate.waited_for)
-    assert told == ["GPU 3 holds 37.0 GiB more than before the study: the driver names no process that holds it"]
+    assert told == ["GPU 3 is holding 37.0 GiB more than before the study: the driver names no process that holds it"]
+
+
+async def test_several_gpus_make_one_sentence() -> None:
+    class Box(Gpus):
+        def read(self, *, memory_only: bool = False) -> tuple[GpuSample, ...]:
+            (one,) = super().read(memory_only=memory_only)
+            return (one, replace(one, index=4))
+
+    with pytest.raises(CleanSlateError, match=r"^GPUs 3, 4 are holding up to 37\.0 GiB more than before the study: "):
+        await prove(take_baseline(Box(IDLE)), Box(holding(37)), WallClock(), limits=SOON)
 
 
 async def test_a_stranger_on_the_gpu_is_named_with_what_it_holds_and_lives_on() -> None:
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "sglang::scheduler"])
     try:
         gpus = Gpus(holding(98.6, GpuProcess(stranger.pid, int(98.6 * GIB))))
-        with pytest.raises(CleanSlateError, match=rf"GPU 3 holds 98\.6 GiB .*pid {stranger.pid} .*holds 98\.6 GiB"):
+        with pytest.raises(
+            CleanSlateError, match=rf"GPU 3 is holding 98\.6 GiB .*pid {stranger.pid} .*holds 98\.6 GiB"
+        ):
             await prove(take_baseline(Gpus(IDLE)), gpus, WallClock(), limits=SOON)
         assert stranger.poll() is None
     finally:
@@ -96,7 +108,7 @@ async def test_what_was_there_before_the_study_may_stay() -> None:
 
 @pytest.mark.parametrize("sample", [replace(IDLE, lost=True), replace(IDLE, index=5)])
 async def test_a_gpu_that_is_lost_is_not_clean(sample: GpuSample) -> None:
-    with pytest.raises(CleanSlateError, match="GPU 3 does not answer"):
+    with pytest.raises(CleanSlateError, match="GPU 3 is not answering"):
         await prove(take_baseline(Gpus(IDLE)), Gpus(sample), WallClock(), limits=SOON)
 
 
