@@ -59,12 +59,13 @@ def main(arguments: list[str]) -> int:
     print(f"scrape + parse, median of {options.rounds}: ours {ours_s * 1e3:.2f} ms ", end="")
     print(f"(parse alone {parse_s * 1e3:.2f} ms), prometheus_client {theirs_s * 1e3:.2f} ms")
     with _server(options.url) as url:
-        bare, polled = asyncio.run(rates(url, options.windows, options.window_s))
+        pairs = asyncio.run(rates(url, options.windows, options.window_s))
+    bare, polled = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     print(f"requests/s{'' if options.url else ' (simulated engine)'}, medians of {options.windows} windows of ", end="")
     print(f"{options.window_s:g} s: {bare:.1f} alone, {polled:.1f} polled every {POLL_EVERY_S:g} s")
     figure("scrape_speedup_x", theirs_s / ours_s, "x")
     figure("scrape_parse_ms", ours_s * 1e3, "ms")
-    figure("monitored_rate_share", polled / bare, "share")
+    figure("monitored_rate_share", statistics.median(with_us / alone for alone, with_us in pairs), "share")
     return 0
 
 
@@ -137,16 +138,18 @@ def _wait_until_read(url: str) -> None:
     raise SystemExit(f"scrape: the server at {url} was not up within {_START_S:g} s")
 
 
-async def rates(url: str, windows: int, window_s: float) -> tuple[float, float]:
-    """Median requests/s without and with polling, in alternating windows; which comes first alternates too."""
-    found: dict[bool, list[float]] = {False: [], True: []}
+async def rates(url: str, windows: int, window_s: float) -> list[tuple[float, float]]:
+    """Requests/s without and with polling, of pairs of neighbouring windows; which comes first alternates."""
+    pairs: list[tuple[float, float]] = []
     async with aiohttp.ClientSession() as session:
         await _window(session, url, window_s)
         for number in range(windows):
+            found: dict[bool, float] = {}
             for polled in (False, True) if number % 2 else (True, False):
                 with _polling(url, on=polled):
-                    found[polled].append(await _window(session, url, window_s))
-    return statistics.median(found[False]), statistics.median(found[True])
+                    found[polled] = await _window(session, url, window_s)
+            pairs.append((found[False], found[True]))
+    return pairs
 
 
 @contextmanager
