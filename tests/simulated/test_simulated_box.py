@@ -7,7 +7,7 @@ import pytest
 from launcher.config import FlagValue, ServerConfig
 from launcher.errors import UsageError
 from launcher.simulated.box import BoxStart, VirtualBox
-from launcher.simulated.events import Finished, SimRequest
+from launcher.simulated.events import Finished, FirstToken, SimRequest
 from launcher.simulated.faults import parse_faults
 from launcher.simulated.presets import load_preset
 
@@ -111,7 +111,8 @@ def test_gpus_show_what_the_server_holds() -> None:
     assert free is not None
     assert free / 2**30 == pytest.approx(begun.engine.plan.headroom_gib, abs=0.01)
     begun.engine.submit(SimRequest("r", ((1, 8000),), 5))
-    assert isinstance(begun.engine.advance(60)[0], Finished)
+    events = [*begun.engine.advance(60), *begun.engine.advance(60)]
+    assert [type(event) for event in events] == [FirstToken, Finished]
     after = box.gpus()[0].memory_free_bytes
     assert after is not None
     assert after < free - 2**29  # the allocator keeps what the first full chunk needed
@@ -174,7 +175,8 @@ def test_noise_differs_from_start_to_start_of_one_box() -> None:
         engine = box.start(kimi(0.88)).engine
         assert engine is not None
         engine.submit(SimRequest("r", ((1, 100),), 200))
-        (event,) = engine.advance(1000)
-        assert isinstance(event, Finished)
-        ends.append(event.finish_s)
+        first, last = *engine.advance(1000), *engine.advance(1000)
+        assert isinstance(first, FirstToken)
+        assert isinstance(last, Finished)
+        ends.append(last.finish_s)
     assert len(set(ends)) == 3
