@@ -252,6 +252,7 @@ def _facts(metrics: Metrics) -> ServerFacts:
         graphs_gib=sum(graphs) if graphs else None,
         headroom_gib=metrics.one("startup_available_gpu_memory_gb"),
         context_len=None if context is None else round(context),
+        simulated=metrics.one("simulated") is not None,
     )
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 INFO_EVERY_S = 60.0
 INFO_FOR_RATE_EVERY_S = 10.0
+INFO_RETRY_S = 5.0
+"""It failed: a server that is still starting answers 503, one in a long prefill is slow."""
 ASK_AGAIN_S = 60.0
 """An endpoint that is not served is left alone for so long."""
 
@@ -140,7 +142,8 @@ class ServerReader:
         found = self._ask(self._server_info)
         if found is not None:
             self._info = found
-        self._info_due_s = now_s + (INFO_EVERY_S if metrics is not None else INFO_FOR_RATE_EVERY_S)
+        fresh_s = INFO_EVERY_S if metrics is not None else INFO_FOR_RATE_EVERY_S
+        self._info_due_s = now_s + (fresh_s if found is not None else INFO_RETRY_S)
         return self._info
 
     def _changed(self, metrics: ServerSample | None) -> bool:
