@@ -7,7 +7,7 @@ import argparse
 import itertools
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ from bench.contest.world import World
 
 WORKERS = 2
 SEEDS = 20
-SIDE_SEEDS = 8
+SIDE_SEEDS = 5
 """Seeds of the side tables (probes, model errors)."""
 ERRORS: tuple[tuple[str, dict[str, float]], ...] = (
     ("overhead +2 GiB, unseen", {"overhead_gib": 2.0}),
@@ -43,11 +43,11 @@ TABLES: dict[str, RateTable] = {}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One study to run. `errors` are deliberate departures from the physics."""
+    """One truth for several methods. `errors` are deliberate departures from the physics."""
 
     case: Case
-    method: str
     seed: int
+    methods: tuple[str, ...]
     errors: tuple[tuple[str, float], ...] = ()
 
 
@@ -61,7 +61,7 @@ def main() -> None:
         tables = dict(zip([case.name for case in cases], pool.map(rate_table, cases), strict=True))
     print(f"rate tables: {time.monotonic() - began:.0f} s", flush=True)
     with ProcessPoolExecutor(WORKERS, initializer=_with_tables, initargs=(tables,)) as pool:
-        scores = list(pool.map(run_job, _main_jobs(cases, seeds)))
+        scores = _run(pool, [Job(case, seed, _methods()) for seed, case in itertools.product(seeds, cases)])
         _print_main(scores)
         _run_side_tables(pool, cases, scores, seeds[:SIDE_SEEDS])
     print(f"\nwhole contest: {time.monotonic() - began:.0f} s\n")
@@ -70,10 +70,16 @@ def main() -> None:
 
 def _run_side_tables(pool: Executor, cases: Sequence[Case], scores: Sequence[Score], seeds: range) -> None:
     """What probes save, and what deliberate errors of the physics cost."""
-    _print_probes(list(pool.map(run_job, _probe_jobs(cases, seeds))))
+    slow = [case for case in cases if case.slow_start]
+    both = (WITH_PROBES, WITHOUT_PROBES)
+    _print_probes(_run(pool, [Job(case, seed, both) for case, seed in itertools.product(slow, seeds)]))
     for title, errors in ERRORS:
-        jobs = [Job(case, KVTUNE, seed, tuple(errors.items())) for case in cases for seed in seeds]
-        _print_error(title, scores, list(pool.map(run_job, jobs)), seeds)
+        jobs = [Job(case, seed, (KVTUNE,), tuple(errors.items())) for case, seed in itertools.product(cases, seeds)]
+        _print_error(title, scores, _run(pool, jobs), seeds)
+
+
+def _run(pool: Executor, jobs: Sequence[Job]) -> list[Score]:
+    return list(itertools.chain.from_iterable(pool.map(run_job, jobs)))
 
 
 def _with_tables(tables: Mapping[str, RateTable]) -> None:
@@ -83,39 +89,27 @@ def _with_tables(tables: Mapping[str, RateTable]) -> None:
     TABLES.update(tables)
 
 
-def run_job(job: Job) -> Score:
-    """One study in a worker process."""
+def run_job(job: Job) -> list[Score]:
+    """The studies of one truth, in a worker process."""
     hidden = hidden_of(job.case, job.seed, dict(job.errors))
-    world = World(job.case, TABLES[job.case.name], hidden, job.seed)
-    return run_study(_method(job), world, job.seed)
+
+    def world() -> World:
+        return World(job.case, TABLES[job.case.name], hidden, job.seed)
+
+    oracle = world().oracle()
+    return [run_study(make_method(name, job.case, job.seed), world(), job.seed, oracle) for name in job.methods]
 
 
-def _method(job: Job) -> Method:
+def make_method(name: str, case: Case, seed: int) -> Method:
+    """The contestant of that name, fresh for one study."""
     rivals = {rival.name: rival for rival in available_rivals()}
-    if job.method in rivals:
-        return rivals[job.method](job.case, job.seed)
-    ours: dict[str, Callable[[], Kvtune]] = {
-        KVTUNE: lambda: Kvtune(job.case, job.seed),
-        BLACK_BOX: lambda: Kvtune(job.case, job.seed, black_box=True, name=BLACK_BOX),
-        WITH_PROBES: lambda: Kvtune(job.case, job.seed, name=WITH_PROBES),
-        WITHOUT_PROBES: lambda: Kvtune(job.case, job.seed, probes=False, name=WITHOUT_PROBES),
-    }
-    return ours[job.method]()
+    if name in rivals:
+        return rivals[name](case, seed)
+    return Kvtune(case, seed, black_box=name == BLACK_BOX, probes=name != WITHOUT_PROBES, name=name)
 
 
 def _methods() -> tuple[str, ...]:
     return (KVTUNE, BLACK_BOX, *(rival.name for rival in available_rivals()))
-
-
-def _main_jobs(cases: Sequence[Case], seeds: range) -> list[Job]:
-    return [Job(case, method, seed) for seed, case, method in itertools.product(seeds, cases, _methods())]
-
-
-def _probe_jobs(cases: Sequence[Case], seeds: range) -> list[Job]:
-    slow = [case for case in cases if case.slow_start]
-    return [
-        Job(case, method, seed) for case, method, seed in itertools.product(slow, (WITH_PROBES, WITHOUT_PROBES), seeds)
-    ]
 
 
 def _print_main(scores: Sequence[Score]) -> None:

@@ -9,6 +9,7 @@ from typing import Protocol
 from bench.contest.cases import BUDGET_S
 from bench.contest.world import World
 from launcher.failure import Failure
+from tuner.search.probes import LEVEL_S
 from tuner.trial import LevelResult, Minutes, Proposal, Purpose, Setting, TrialResult, TrialState
 
 GOAL_SHARE = 0.97
@@ -78,9 +79,8 @@ class Score:
         return self.steps[min(relaunches, len(self.steps)) - 1].share if self.steps else 0.0
 
 
-def run_study(method: Method, world: World, seed: int) -> Score:
-    """Let `method` use up its budget on `world`."""
-    best = world.oracle()
+def run_study(method: Method, world: World, seed: int, oracle: float) -> Score:
+    """Let `method` use up its budget on `world`; shares are of `oracle`."""
     history: list[TrialResult] = []
     steps: list[Step] = []
     spent_s = 0.0
@@ -90,7 +90,7 @@ def run_study(method: Method, world: World, seed: int) -> Score:
         took = trial.minutes
         spent_s += took.clean_slate_s + took.start_s + took.measure_s + took.stop_s
         answer = method.answer(history)
-        share = world.true_rate(*answer) / best if answer is not None else 0.0
+        share = world.true_rate(*answer) / oracle if answer is not None else 0.0
         steps.append(Step(min(spent_s, BUDGET_S), share, trial.failure is not None))
     return Score(method.name, world.case.name, seed, tuple(steps))
 
@@ -99,7 +99,8 @@ def _run_trial(
     method: Method, world: World, history: list[TrialResult], proposal: Proposal, left_s: float
 ) -> TrialResult:
     """One start and its levels. A level that would end after the budget does not count."""
-    started = world.start(proposal.setting, dummy_weights=proposal.purpose is Purpose.PROBE)
+    probe = proposal.purpose is Purpose.PROBE
+    started = world.start(proposal.setting, dummy_weights=probe)
     left_s -= started.clean_slate_s + started.start_s
     levels: list[LevelResult] = []
     failure, measure_s = started.failure, 0.0
@@ -107,7 +108,7 @@ def _run_trial(
         concurrency = method.next_concurrency(history, proposal, levels, left_s - measure_s)
         if concurrency is None:
             break
-        result = world.measure(concurrency)
+        result = world.measure(concurrency, LEVEL_S if probe else None)
         if isinstance(result, Failure):
             failure, measure_s = result, measure_s + CRASH_S
             break

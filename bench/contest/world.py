@@ -64,8 +64,8 @@ class World:
         self._life = self._random.gauss(1.0, self._hidden.start_noise)
         return Started(timeline, failure, CLEAN_SLATE_S, begun.took_s)
 
-    def measure(self, concurrency: int) -> LevelResult | Failure:
-        """One level, or the failure that it caused."""
+    def measure(self, concurrency: int, limit_s: float | None = None) -> LevelResult | Failure:
+        """One level, or the failure that it caused. Cut at `limit_s`, it knows its rate less well."""
         assert self._engine is not None
         assert self._setting is not None
         crashed = self._load(self._engine, concurrency)
@@ -74,7 +74,7 @@ class World:
         shown_gib = self._free_gib(self._engine)
         if shown_gib < self._hidden_gib:
             return self._failure(None)
-        return self._level(concurrency, shown_gib)
+        return self._level(concurrency, shown_gib, limit_s)
 
     def _load(self, engine: Engine, concurrency: int) -> Crashed | None:
         """`concurrency` requests at once for a minute, then all taken back; the crash if there was one."""
@@ -180,19 +180,22 @@ class World:
             spent_s=cell.spent_s * slower,
         )
 
-    def _level(self, concurrency: int, free_gib: float) -> LevelResult:
+    def _level(self, concurrency: int, free_gib: float, limit_s: float | None) -> LevelResult:
         assert self._setting is not None
         cell = self._cell(self._setting, concurrency)
-        rate = cell.rate * self._life * self._random.gauss(1.0, LEVEL_NOISE)
+        spent_s = cell.spent_s if limit_s is None else min(limit_s, cell.spent_s)
+        wider = (cell.spent_s / spent_s) ** 0.5
+        rate = cell.rate * self._life * self._random.gauss(1.0, wider * LEVEL_NOISE)
+        half_width = wider * INTERVAL_SHARE * rate
         queued = cell.queued > 0.1 * concurrency
         return LevelResult(
             concurrency=concurrency,
             end=LevelEnd.QUEUE_ONLY if queued else LevelEnd.NARROW,
-            completion_rate=Interval(rate, rate * (1 - INTERVAL_SHARE), rate * (1 + INTERVAL_SHARE)),
-            measured_s=0.7 * cell.spent_s,
-            spent_s=cell.spent_s,
+            completion_rate=Interval(rate, rate - half_width, rate + half_width),
+            measured_s=0.7 * spent_s,
+            spent_s=spent_s,
             responses_per_s=cell.responses_per_s * rate / cell.rate,
-            finished_requests=max(50, int(cell.responses_per_s * cell.spent_s)),
+            finished_requests=max(50, int(cell.responses_per_s * spent_s)),
             gen_tokens_per_s=rate,
             running_requests=cell.running,
             queued_requests=cell.queued,

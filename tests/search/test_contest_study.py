@@ -85,7 +85,8 @@ def test_the_referee_gives_nothing_for_what_does_not_live(world: World) -> None:
 
 def test_the_search_beats_the_default_and_random(case: Case) -> None:
     def share(method: Kvtune | Default | Random) -> float:
-        return run_study(method, World(case, by_hand(case), hidden_of(case, 1001), 1001), 1001).final_share
+        world = World(case, by_hand(case), hidden_of(case, 1001), 1001)
+        return run_study(method, world, 1001, world.oracle()).final_share
 
     ours = share(Kvtune(case, 1001))
     assert ours >= 0.95

@@ -46,6 +46,12 @@ class GridBelief:
         deviation = (np.log(GRID_GIB) - np.log(median_gib)) / log_sd
         return cls(-0.5 * deviation**2 - np.log(GRID_GIB))
 
+    @classmethod
+    def from_floor(cls, floor_gib: float, excess_gib: float) -> GridBelief:
+        """Somewhere above `floor_gib`, exponentially."""
+        excess = (GRID_GIB - floor_gib) / excess_gib
+        return cls(np.where(excess >= 0, -excess, -60.0))
+
     @property
     def mean(self) -> float:
         return float(self.weights @ GRID_GIB)
@@ -56,6 +62,10 @@ class GridBelief:
 
     def quantile(self, share: float) -> float:
         return float(np.interp(share, np.cumsum(self.weights), GRID_GIB))
+
+    def above_chance(self, value_gib: float) -> float:
+        """P(number > value)."""
+        return float(self.weights @ (GRID_GIB - value_gib > 0))
 
     def above(self, floor_gib: float, sd_gib: float) -> GridBelief:
         """The number exceeds `floor_gib`, which itself is known within `sd_gib`: a crash proved it."""

@@ -34,6 +34,10 @@ IDLE_EXCESS_SHARE = 0.4
 """By how much the worst transient may exceed the worst one seen: little after a full house, much after
 light load."""
 
+SURPRISE_CHANCE = 0.1
+SURPRISE_EXCESS_GIB = 0.7
+"""After a death that the sightings had called unlikely and that told no figures: how far the need may lie above."""
+
 LOAD_STAGES = frozenset({Stage.WARM_UP, Stage.FIRST_PREFILL, Stage.UNDER_LOAD})
 START_STAGES = frozenset({Stage.KV_POOL, Stage.GRAPH_CAPTURE})
 
@@ -164,16 +168,25 @@ def _host_evidence(trials: Iterable[TrialResult]) -> HostEvidence:
 
 def _transient(model: MemoryModel, trials: Sequence[TrialResult]) -> GridBelief:
     """The worst step's need: prior, then the worst sighting, then every survived level, then every crash."""
-    belief = model.prior.transient_gib()
-    belief = _with_worst_sighting(belief, model, trials)
+    crashed = [trial for trial in trials if _is_too_high(trial.failure, LOAD_STAGES)]
+    silent = [_headroom_gib(model, trial) for trial in crashed if not _tells_need(trial.failure)]
+    belief = _with_worst_sighting(model.prior.transient_gib(), model, trials)
+    if silent and belief.above_chance(max(silent)) < SURPRISE_CHANCE:
+        # Nothing that was seen explains this death: memory goes where neither log nor driver shows it.
+        belief = GridBelief.from_floor(max(silent), SURPRISE_EXCESS_GIB)
     for trial in trials:
-        headroom = _headroom_gib(model, trial)
         scale = model.transient_scale(trial.proposal.setting)
-        if any(_is_full(level, trials) for level in trial.levels):
+        if any(_is_full(level, trials) for level in trial.levels) and trial not in crashed:
+            headroom = _headroom_gib(model, trial)
             belief = belief.below(headroom / scale, max(0.05, START_TRANSIENT_SHARE_SD * headroom))
-        if _is_too_high(trial.failure, LOAD_STAGES):
-            belief = _with_crash(belief, trial.failure, headroom, scale)
+    for trial in crashed:
+        scale = model.transient_scale(trial.proposal.setting)
+        belief = _with_crash(belief, trial.failure, _headroom_gib(model, trial), scale)
     return belief
+
+
+def _tells_need(failure: Failure | None) -> bool:
+    return failure is not None and None not in (failure.numbers.tried_gib, failure.numbers.gpu_free_gib)
 
 
 def _headroom_gib(model: MemoryModel, trial: TrialResult) -> float:

@@ -93,7 +93,7 @@ def _safe(made: Sequence[Candidate], knowledge: Knowledge) -> list[Candidate]:
 
 
 def _screened(made: Sequence[Candidate], knowledge: Knowledge) -> list[Candidate]:
-    """Black box: before the process speaks, every dtype, HiCache size and flag value is seen once.
+    """Black box: before the process speaks, every dtype, HiCache on and off, and every flag value is seen once.
 
     At the fraction of the best so far: two knobs moved at once would not tell which of them did it.
     """
@@ -107,7 +107,7 @@ def _screened(made: Sequence[Candidate], knowledge: Knowledge) -> list[Candidate
 
 
 def _values(setting: Setting) -> tuple[tuple[str, str], ...]:
-    named = {"kv-cache-dtype": setting.kv_cache_dtype, "hicache-size": setting.hicache_size_gb, **setting.flags}
+    named = {"kv-cache-dtype": setting.kv_cache_dtype, "hicache": setting.hicache_size_gb > 0, **setting.flags}
     return tuple((name, str(value)) for name, value in named.items())
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from launcher.failure import Stage
 from tuner.memory import MemoryPrior
 from tuner.search.options import SearchOptions
+from tuner.search.probes import LEVEL_S
 from tuner.trial import Purpose, Setting, TrialResult
 
 PIN_S_PER_GB = 0.8
@@ -37,7 +38,8 @@ class MinutesModel:
 
     def trial(self, setting: Setting, levels: float, *, dummy: bool = False) -> float:
         """Clean slate, start, that many levels, stop."""
-        return self.stop_and_clean_s + self.start(setting, dummy=dummy) + levels * self.level_s
+        level_s = min(LEVEL_S, self.level_s) if dummy else self.level_s
+        return self.stop_and_clean_s + self.start(setting, dummy=dummy) + levels * level_s
 
     def crash(self, setting: Setting, *, dummy: bool = False) -> float:
         """A start that dies before anything was measured costs less than a measurement."""
@@ -52,10 +54,10 @@ def learn_minutes(history: Sequence[TrialResult], options: SearchOptions, prior:
     """Medians over what was seen; a probe's start says nothing of reading weights, and the other way
     round."""
     started = [trial for trial in history if trial.timeline is not None and trial.timeline.ready_s is not None]
-    real = [_start_s(trial) for trial in started if trial.proposal.purpose is not Purpose.PROBE]
-    dummy = [_start_s(trial) for trial in started if trial.proposal.purpose is Purpose.PROBE]
+    real = [_start_s(trial) for trial in started if not _is_probe(trial)]
+    dummy = [_start_s(trial) for trial in started if _is_probe(trial)]
     without_weights = [_start_s(trial) - _weights_s(trial) for trial in started]
-    levels = [level.spent_s for trial in history for level in trial.levels]
+    levels = [level.spent_s for trial in history if not _is_probe(trial) for level in trial.levels]
     ends = [trial.minutes.clean_slate_s + trial.minutes.stop_s for trial in started]
     return MinutesModel(
         start_s=_median(real, options.expected_start_s or DUMMY_START_S + _reading_s(prior)),
@@ -63,6 +65,10 @@ def learn_minutes(history: Sequence[TrialResult], options: SearchOptions, prior:
         level_s=_median(levels, options.expected_level_s),
         stop_and_clean_s=_median(ends, STOP_AND_CLEAN_S),
     )
+
+
+def _is_probe(trial: TrialResult) -> bool:
+    return trial.proposal.purpose is Purpose.PROBE
 
 
 def _reading_s(prior: MemoryPrior) -> float:

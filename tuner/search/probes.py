@@ -13,6 +13,8 @@ from tuner.trial import Purpose, TrialResult
 
 WORTH_S = 120.0
 """A probe must save at least this much of a start."""
+LEVEL_S = 150.0
+"""As long as a probe's level may take: the worst step comes in the first full chunks, and its rate is no answer."""
 CAPACITY_SHARE = 0.01
 HEADROOM_GIB = 0.4
 """What a real start may differ by and still confirm the probes."""

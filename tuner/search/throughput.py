@@ -39,6 +39,9 @@ EAGER_LOG_SD = 0.2
 """A decode step without a graph takes longer; how much is the build's and the GPU's affair."""
 EAGER_WIDTH = 0.04
 """Share of the largest graph batch over which running requests, which vary, pass from graph to eager."""
+BEND_SD, BEND_UNIT = 0.05, 100.0
+"""beta: how much dearer a request gets per hundred that run beside it; straight is the rule, compute-bound the
+exception."""
 FLAG_LOG_SD = 0.06
 CACHE_ROOM, CACHE_ROOM_GAIN, ROOM_UNIT_TOKENS = "cache room", (0.05, 0.15), 200_000.0
 """Log gain per factor of e in capacity from a better prefix cache: mean and standard deviation."""
@@ -160,8 +163,9 @@ def _log_rate(parameters: Array, rows: Rows) -> Array:
     running = _running(parameters, rows)
     per_request_s = np.exp(parameters[1] + parameters[3] * rows.smaller)
     eager = expit((running / rows.graph_batch - 1) / EAGER_WIDTH)
-    curve = np.log(running) - np.log(np.exp(parameters[0]) + per_request_s * running)
-    return np.asarray(curve - parameters[4] * eager + rows.effects @ parameters[5:])
+    bend = np.maximum(0.2, 1 + parameters[5] * running / BEND_UNIT)
+    curve = np.log(running) - np.log(np.exp(parameters[0]) + per_request_s * bend * running)
+    return np.asarray(curve - parameters[4] * eager + rows.effects @ parameters[6:])
 
 
 def fit_throughput(
@@ -197,8 +201,8 @@ def _parameter_priors(
     middle = points[len(points) // 2]
     running = middle.level.running_requests or float(middle.concurrency)
     log_c = math.log(running / (A_OVER_C + running)) - float(observed[len(points) // 2])
-    mean = [log_c + math.log(A_OVER_C), log_c, math.log(in_flight), SMALLER_DTYPE_LOG_COST, EAGER_LOG_COST]
-    sd = [3.0, 3.0, in_flight_sd, SMALLER_DTYPE_LOG_SD, EAGER_LOG_SD]
+    mean = [log_c + math.log(A_OVER_C), log_c, math.log(in_flight), SMALLER_DTYPE_LOG_COST, EAGER_LOG_COST, 0.0]
+    sd = [3.0, 3.0, in_flight_sd, SMALLER_DTYPE_LOG_SD, EAGER_LOG_SD, BEND_SD]
     mean += [effect.prior_mean for effect in effects]
     sd += [effect.prior_sd for effect in effects]
     return np.array(mean), np.array(sd)
