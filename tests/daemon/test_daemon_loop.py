@@ -132,6 +132,18 @@ async def test_other_ends_than_the_budget(study, oom, limits, trials):
     assert len(study.journal.trials()) == trials
 
 
+async def test_the_last_confirmation_may_use_whatever_is_left(study):
+    study.budget_s = 3_000.0
+    study.searcher.purposes = {2: Purpose.CONFIRM}
+    study.searcher.concurrencies = (16,)
+    study.testbed.level_s = 10_000.0
+    await study.daemon().run()
+    spent_s = [trial.levels[0].spent_s for trial in study.journal.trials()]
+    assert spent_s[:2] == [250.0, 250.0]
+    assert spent_s[2] > 1_000.0
+    assert 2_940.0 <= study.clock.now_s() <= 3_000.0
+
+
 async def test_a_probe_starts_with_dummy_weights_and_measures_what_the_search_asks(study):
     study.searcher.purposes = {0: Purpose.PROBE}
     await study.daemon().run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from launcher.clock import Clock
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 RETRIES = 2
 """How often a start is made again that failed through no fault of its configuration."""
+LAST_TARGET_SHARE = 0.01
+"""Of the interval's half width in the study's last level."""
 HANG_S = 120.0
 """Beyond half its time again, after which a measurement that has not ended itself never will."""
 PAUSE_S = 30.0
@@ -217,9 +219,14 @@ class TrialRun:
         return _hang(concurrency) if stalled else outcome
 
     def _limits(self) -> LevelLimits:
-        rate = self._rate_to_beat()
+        budget = self.bench.budget
         highest = max(self.levels, key=lambda level: level.concurrency, default=None)
-        return LevelLimits(self.bench.budget.level_s(), incumbent_rate=rate, lower_level=highest)
+        limits = LevelLimits(budget.level_s(), incumbent_rate=self._rate_to_beat(), lower_level=highest)
+        proposal = self.trial.proposal
+        if proposal.purpose is Purpose.CONFIRM and budget.usable_s < 2 * proposal.expected_s:
+            # No other start fits after this one: what is left makes the winner's interval narrower.
+            return replace(limits, budget_s=budget.usable_s, target_share=LAST_TARGET_SHARE)
+        return limits
 
     def _rate_to_beat(self) -> float | None:
         """A confirmation is measured to the end, whatever it shows."""
