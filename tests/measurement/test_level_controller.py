@@ -136,6 +136,20 @@ def test_the_same_seed_sends_the_same_requests() -> None:
     assert waves[0] == waves[1]
 
 
+def test_an_open_loop_sends_at_its_rate_and_never_more_than_it_may() -> None:
+    level = controller("random:in=10,out=10@2/s", 5)
+    assert level.first_wave() == ()
+    sent, now_s = 0, 0.0
+    while now_s < 500:
+        for request in level.arriving(now_s):
+            sent += 1
+            assert level.on_finish(Response(request, "length", 10, 10, now_s, now_s)) == ()
+        now_s = level.next_arrival_s
+    assert sent == pytest.approx(1000, rel=0.1)
+    assert len(level.arriving(600.0)) == 5
+    assert level.next_arrival_s == float("inf")
+
+
 def test_a_session_goes_on_with_its_next_turn() -> None:
     level = controller("multi-turn:turns=3,in=10,out=10", 2)
     request = next(request for request in level.first_wave() if request.turn < 2)

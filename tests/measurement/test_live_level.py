@@ -48,6 +48,12 @@ async def test_beyond_the_streaming_speed_the_servers_counter_is_read(toy_server
     assert (moments[-1].generated_tokens or 0) > 0
 
 
+async def test_an_open_loop_runs_over_http(toy_server: Any) -> None:
+    result = await measure(toy_server, load_workload("random:in=5,out=8@3/s", seed=1))
+    assert isinstance(result, LevelResult)
+    assert 5 <= result.finished_requests <= 40
+
+
 async def test_a_dead_server_ends_the_level_with_its_failure(toy_server: Any) -> None:
     result = await measure(toy_server, load_workload("random:in=5,out=8", seed=1), is_dead=lambda: CRASH)
     assert isinstance(result, ServerDied)

@@ -79,6 +79,14 @@ def test_a_conversations_next_turn_finds_its_own_answer_in_the_cache() -> None:
     assert result.cache_hit_share == pytest.approx(0.75, abs=0.05)
 
 
+def test_an_open_loop_finishes_what_arrives() -> None:
+    result = measure_level(engine(), load_workload("random:in=200,out=100,cv=0.3@1/s", seed=1), 64, LevelLimits(600.0))
+    assert isinstance(result, LevelResult)
+    assert result.completion_rate.value == pytest.approx(100, rel=0.15)
+    assert result.running_requests is not None
+    assert result.running_requests < 30
+
+
 def test_texts_that_begin_alike_share_segments() -> None:
     begin = "s" * 4096
     prompts = [begin + tail * 1024 for tail in ("a", "b")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,15 @@ def test_groups_keep_the_proportions_of_their_own_concurrency() -> None:
     assert {lane.sessions[0][0].group for lane in workload.lanes(91)} == {"short", "long"}
 
 
+def test_a_trace_arrives_as_it_did(tmp_path: Path) -> None:
+    records = [{"timestamp": at * 500, "input_length": 9, "output_length": 2 + at} for at in range(4)]
+    (lane,) = load_workload(write_lines(tmp_path / "trace.jsonl", list(records)), seed=1).lanes(8)
+    assert lane.gaps_s == (0.5, 0.5, 0.5, 0.375)
+    assert [session[0].output_tokens for session in lane.sessions] == [2, 3, 4, 5]
+    (closed,) = load_workload(f"{tmp_path / 'trace.jsonl'}@8", seed=1).lanes(8)
+    assert closed.gaps_s == ()
+
+
 def test_weighted_groups_share_one_lane() -> None:
     workload = load_workload("a=random:in=10,out=10*3 + b=random:in=20,out=20", seed=1)
     (lane,) = workload.lanes(8)
@@ -141,12 +151,13 @@ def test_only_the_lines_that_are_played_are_read_again(tmp_path: Path) -> None:
         ("random:in=1,outt=2", "did you mean out?"),
         ("random:in=1", "needs out=NUMBER"),
         ("random:in=x,out=2", "in=x must be a number of at least 1"),
+        ([{"requests": "random:in=1,out=1", "rate": 1, "concurrency": 2}], "a rate and a concurrency"),
         ("nowhere.jsonl", "there is no such file"),
         ("a=random:in=1,out=1@3 + b=random:in=1,out=1", "either every group names a concurrency"),
         ("a=random:in=1,out=1 + a=random:in=1,out=1", "two groups have the same name"),
     ],
 )
-def test_a_wrong_spec_is_refused_in_one_sentence(source: str, words: str) -> None:
+def test_a_wrong_spec_is_refused_in_one_sentence(source: Any, words: str) -> None:
     with pytest.raises(WorkloadError, match=words.replace("?", r"\?")) as caught:
         load_workload(source, seed=1)
     assert "\n" not in str(caught.value)

@@ -30,6 +30,8 @@ own counters and histograms tell how they went."""
 _AFTER_ERROR_S = 1.0
 _DRAIN_S = 60.0
 _LAST_WORDS_S = 20.0
+_LOOK_EVERY_S = 1.0
+"""An open loop without a free slot looks again so often."""
 _ABORT, _FLUSH = "/abort_request", "/flush_cache"
 
 
@@ -96,6 +98,7 @@ class _Level:
     is_dead: Callable[[], Failure | None]
     on_moment: Callable[[Moment], None] | None
     should_stop: Callable[[], bool] | None
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
     progress: dict[str, Progress] = field(default_factory=dict)
     """Of the requests that are out."""
     left_tokens: dict[str, int] = field(default_factory=dict)
@@ -107,19 +110,36 @@ class _Level:
 
     async def run(self, first: ServerSample | None) -> LevelResult | ServerDied:
         began_s = self.clock.now_s()
-        clients = [asyncio.create_task(self._client(request)) for request in self.controller.first_wave()]
+        for request in self.controller.first_wave():
+            self._start(request)
+        self._keep(asyncio.create_task(self._arrivals()))
         try:
             end = await self._watch(first)
         finally:
             self.left_tokens = {name: progress.tokens for name, progress in self.progress.items()}
-            for task in clients:
+            tasks = tuple(self.tasks)
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*clients, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         if isinstance(end, Failure):
             return ServerDied(end, self.clock.now_s() - began_s)
         result = self.controller.result(end, self.clock.now_s())
         await self._drain()
         return result
+
+    def _start(self, request: Request) -> None:
+        self._keep(asyncio.create_task(self._client(request)))
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _arrivals(self) -> None:
+        """Start what open loops send, when it arrives."""
+        while True:
+            for request in self.controller.arriving(self.clock.now_s()):
+                self._start(request)
+            await self.clock.sleep(min(_LOOK_EVERY_S, self.controller.next_arrival_s - self.clock.now_s()))
 
     async def _watch(self, first: ServerSample | None) -> LevelEnd | Failure:
         """Sample until the controller, the server or the user ends the level."""
@@ -174,19 +194,20 @@ class _Level:
         return () if self.gpus is None else await asyncio.to_thread(self.gpus.read)
 
     async def _client(self, request: Request) -> None:
-        """One client of the closed loop: sends, waits, sends the next, until it is cancelled."""
-        while True:
+        """One client: sends, waits, sends what follows, until nothing does or it is cancelled."""
+        following: tuple[Request, ...] = (request,)
+        while following:
+            (request,) = following
             call = call_for(request, stream=self._streams, texts=self.known_texts)
             progress = self._begin(request)
             answer = await self.client.play(call, progress)
             del self.progress[request.request_id]
             if isinstance(answer, Failed):
-                (following,) = self.controller.on_error(request, answer.kind, generated_tokens=progress.tokens)
+                following = self.controller.on_error(request, answer.kind, generated_tokens=progress.tokens)
                 self.finished_tokens += progress.tokens
                 await self.clock.sleep(_AFTER_ERROR_S)
             else:
-                (following,) = self._finish(request, answer, progress)
-            request = following
+                following = self._finish(request, answer, progress)
 
     def _begin(self, request: Request) -> Progress:
         sent_s = self.clock.now_s()
@@ -198,14 +219,14 @@ class _Level:
         self.finished_tokens += answer.completion_tokens
         self.answers += 1
         following = self.controller.on_finish(_response(request, answer, progress, self.clock.now_s()))
-        self._remember(request, answer, following[0])
+        self._remember(request, answer, following)
         return following
 
-    def _remember(self, request: Request, answer: Answer, following: Request) -> None:
+    def _remember(self, request: Request, answer: Answer, following: tuple[Request, ...]) -> None:
         """Let the next turn of a synthetic session repeat what was really answered, so that its KV can be
         found.
         """
-        goes_on = following.session == request.session and not request.age_tokens
+        goes_on = any(each.session == request.session for each in following) and not request.age_tokens
         if goes_on and request.answer_key is not None and len(answer.output_ids) == request.output_tokens:
             self.known_texts[request.answer_key] = answer.output_ids
 

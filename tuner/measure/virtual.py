@@ -82,7 +82,8 @@ class _Level:
     def _until(self, until_s: float) -> Crashed | None:
         """Let time pass, answering every event; the crash if there is one."""
         while self._engine.now_s < until_s:
-            for event in self._engine.advance(until_s):
+            self._submit(self._controller.arriving(self._engine.now_s))
+            for event in self._engine.advance(min(until_s, self._controller.next_arrival_s)):
                 if isinstance(event, Crashed):
                     return event
                 self._submit(self._told(event))

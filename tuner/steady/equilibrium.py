@@ -46,7 +46,9 @@ class InFlight:
 
 
 def in_flight(lane: Lane) -> InFlight | None:
-    """The lane's long-run means; None when a length is unknown."""
+    """The lane's long-run means; None when a length is unknown, or when arrivals decide how many run."""
+    if lane.gaps_s:
+        return None
     requests = [request for session in lane.sessions for request in session]
     if any(request.output_tokens is None for request in requests):
         return None

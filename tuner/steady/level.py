@@ -51,7 +51,7 @@ class LevelController:
         self._slo = slo or Slo()
         self._lengths = lengths or LengthBook()
         self._total_output_tokens = total_output_tokens
-        self._clients = Clients(lanes, self._room, seed=seed, first_play=first_play)
+        self._clients = Clients(lanes, self._room, began_s=began_s, seed=seed, first_play=first_play)
         self._first_wave: dict[str, int] = {}
         self._out: dict[str, Request] = {}
         self._responses: list[Response] = []
@@ -73,6 +73,17 @@ class LevelController:
         self._first_wave = {request.request_id: place for place, request in enumerate(wave)}
         return wave
 
+    def arriving(self, now_s: float) -> tuple[Request, ...]:
+        """What open loops send by now; to be asked at `next_arrival_s`."""
+        sent = self._clients.arriving(now_s)
+        self._out.update((request.request_id, request) for request in sent)
+        return sent
+
+    @property
+    def next_arrival_s(self) -> float:
+        """When an open loop sends next; infinite without one."""
+        return self._clients.next_arrival_s
+
     def on_first_token(self, request: Request, submitted_s: float, now_s: float) -> None:
         """A request that began here has its first token; of an aged one it would mean nothing."""
         if request.age_tokens:
@@ -87,7 +98,7 @@ class LevelController:
         self._errors_in_a_row = 0
         self._progress_s = max(self._progress_s, response.finished_s)
         self._lengths.learn(response.request, response.completion_tokens, finished=True)
-        return (self._replace(response.request, self._clients.after(response.request)),)
+        return self._replace(response.request, self._clients.after(response.request))
 
     def on_error(self, request: Request, kind: str, *, generated_tokens: float = 0.0) -> tuple[Request, ...]:
         """A request failed, with `generated_tokens` of its answer lost.
@@ -97,7 +108,7 @@ class LevelController:
         self._errors[kind] += 1
         self._errors_in_a_row += 1
         self._lost_tokens += generated_tokens
-        return (self._replace(request, self._clients.instead(request)),)
+        return self._replace(request, self._clients.instead(request))
 
     def on_moment(self, moment: Moment) -> None:
         """The server at one moment; to be told every second or two."""
@@ -174,8 +185,9 @@ class LevelController:
 
     def _estimate(self) -> Estimate | None:
         found = estimate(self._points, self._pool)
-        if found and self._pool is None and self._first_wave.keys() & self._out.keys():
-            # Without lengths all clients began young: it is steady only a whole generation later.
+        young = bool(self._first_wave.keys() & self._out.keys()) or len(self._responses) < len(self._out)
+        if found and self._pool is None and young:
+            # Without lengths, or in an open loop, all began young: it is steady only a whole generation later.
             return found.not_steady()
         return found
 
@@ -188,9 +200,9 @@ class LevelController:
         """Tokens of finished answers, an aged request's earlier ones included, as in mid-life."""
         return float(sum(each.completion_tokens + each.request.age_tokens for each in self._responses))
 
-    def _replace(self, request: Request, following: Request) -> Request:
+    def _replace(self, request: Request, following: tuple[Request, ...]) -> tuple[Request, ...]:
         del self._out[request.request_id]
-        self._out[following.request_id] = following
+        self._out.update((each.request_id, each) for each in following)
         return following
 
 

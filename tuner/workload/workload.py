@@ -24,12 +24,33 @@ SAMPLE_SESSIONS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests of one kind. With a concurrency of its own it is a closed loop of its own."""
+    """Requests of one kind. With a concurrency of its own it is a closed loop of its own.
+
+    It is an open loop when it has a rate, or when its requests tell their arrival times and it has no concurrency.
+    """
 
     name: str
     source: Source
     concurrency: int | None = None
     weight: float = 1.0
+    rate_per_s: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        traced = self.concurrency is None and self.source.session(0)[0].arrival_s is not None
+        return traced or self.rate_per_s is not None
+
+    def arriving(self, count: int, seed: int) -> tuple[tuple[Session, ...], tuple[float, ...]]:
+        """At most `count` sessions and the seconds from each arrival to the next: the trace's own from its beginning,
+        or a Poisson stream at the rate."""
+        if self.rate_per_s is not None:
+            sessions = self.sessions(count, seed)
+            return sessions, tuple(np.random.default_rng(seed).exponential(1 / self.rate_per_s, len(sessions)).tolist())
+        first = [self._named(self.source.session(at)) for at in range(min(count, len(self.source.output_tokens)))]
+        sessions = tuple(sorted(first, key=_arrival_s))
+        times_s = [_arrival_s(session) for session in sessions]
+        gaps_s = np.diff(times_s, append=times_s[-1] + (times_s[-1] - times_s[0]) / len(times_s))
+        return sessions, tuple(gaps_s.tolist())
 
     def sessions(self, count: int, seed: int) -> tuple[Session, ...]:
         """At most `count` sessions that stand for all of the group, in play order."""
@@ -50,10 +71,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One closed loop: `slots` clients that play these sessions in order, again and again."""
+    """One closed loop: `slots` clients that play these sessions in order, again and again.
+
+    With `gaps_s`, an open loop: the seconds from each session's arrival to the next, at most `slots` at a time.
+    """
 
     slots: int
     sessions: tuple[Session, ...]
+    gaps_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +119,28 @@ class Workload:
         return tuple(request for session in sessions for request in session)
 
     def lanes(self, concurrency: int, sessions: int = SAMPLE_SESSIONS) -> tuple[Lane, ...]:
-        """The closed loops of a level of `concurrency` clients.
+        """The loops of a level of `concurrency` clients.
 
-        Groups with a concurrency of their own keep its proportions; the others share one loop by weight.
+        Groups with a concurrency of their own keep its proportions; the others share one loop by weight. An open loop
+        has at most `concurrency` requests out.
         """
-        mixed = [group for group in self.groups if group.concurrency is None]
-        own = [group for group in self.groups if group.concurrency is not None]
-        if not own:
-            return (Lane(concurrency, self._mixed(mixed, sessions)),)
-        each = max(1, sessions // len(own))
-        slots = _shares([group.concurrency or 0 for group in own], concurrency)
-        return tuple(
-            Lane(count, self._known(group.sessions(each, self.seed))) for group, count in zip(own, slots, strict=True)
+        opened = [group for group in self.groups if group.is_open]
+        own = [group for group in self.groups if group.concurrency is not None and group not in opened]
+        mixed = [group for group in self.groups if group not in own and group not in opened]
+        each = max(1, sessions // len(self.groups))
+        slots = _shares([group.concurrency or 0 for group in own], concurrency) if own else []
+        return (
+            *(Lane(count, self._played(group, each)) for group, count in zip(own, slots, strict=True)),
+            *((Lane(concurrency, self._mixed(mixed, sessions)),) if mixed else ()),
+            *(self._open_lane(group, concurrency, each) for group in opened),
         )
+
+    def _played(self, group: Group, count: int) -> tuple[Session, ...]:
+        return self._known(group.sessions(count, self.seed))
+
+    def _open_lane(self, group: Group, slots: int, count: int) -> Lane:
+        sessions, gaps_s = group.arriving(count, self.seed)
+        return Lane(slots, self._known(sessions), gaps_s)
 
     def _mixed(self, groups: Sequence[Group], sessions: int) -> tuple[Session, ...]:
         counts = _shares([group.weight for group in groups], max(sessions, len(groups)))
@@ -115,6 +149,10 @@ class Workload:
 
     def _known(self, sessions: tuple[Session, ...]) -> tuple[Session, ...]:
         return tuple(tuple(self.lengths.expect(request) for request in session) for session in sessions)
+
+
+def _arrival_s(session: Session) -> float:
+    return session[0].arrival_s or 0.0
 
 
 def interleaved(decks: Sequence[Sequence[Session]]) -> Iterator[Session]:
@@ -127,9 +165,9 @@ def interleaved(decks: Sequence[Sequence[Session]]) -> Iterator[Session]:
 def load_workload(source: str | Path | Sequence[Mapping[str, object]], *, seed: int) -> Workload:
     """A workload from a spec, a file's path, several of either joined by " + ", or the groups of a YAML list.
 
-    `short=random:in=200,out=50@150 + long=prompts.jsonl@32`: a group may have a name (`name=`), a
-    concurrency of its own (`@150`) or a weight (`*2`). A YAML list has `name`, `requests`, and optionally
-    `concurrency`, `weight` and `lengths` (a recorded run that gives the answer lengths). Raises
+    `short=random:in=200,out=50@150 + long=prompts.jsonl@32`: a group may have a name (`name=`), a concurrency of its
+    own (`@150`), a rate (`@0.5/s`: an open loop) or a weight (`*2`). A YAML list has `name`, `requests`, and
+    optionally `concurrency`, `rate`, `weight` and `lengths` (a recorded run that gives the answer lengths). Raises
     WorkloadError.
     """
     if isinstance(source, str | Path):
@@ -160,14 +198,16 @@ def _entry(text: str) -> dict[str, object]:
     head, separator, rest = text.partition("=")
     if separator and (is_spec(rest) or Path(rest.partition("@")[0]).exists()) and ":" not in head:
         entry["name"], text = head, rest
-    for mark, key in (("@", "concurrency"), ("*", "weight")):
-        body, separator, number = text.rpartition(mark)
+    for mark, unit, key in (("@", "/s", "rate"), ("@", "", "concurrency"), ("*", "", "weight")):
+        body, separator, number = text.removesuffix(unit).rpartition(mark)
+        if unit and not text.endswith(unit):
+            continue
         if separator and number.replace(".", "", 1).isdigit():
             entry[key], text = float(number), body
     return {**entry, "requests": text}
 
 
-_GROUP_KEYS = ("name", "requests", "concurrency", "weight", "lengths")
+_GROUP_KEYS = ("name", "requests", "concurrency", "rate", "weight", "lengths")
 
 
 def _group(entry: Mapping[str, object], at: int, seed: int) -> Group:
@@ -183,6 +223,7 @@ def _group(entry: Mapping[str, object], at: int, seed: int) -> Group:
         source=_source(requests, lengths, seed + at),
         concurrency=int(concurrency) if concurrency else None,
         weight=_positive(entry, "weight", requests) or 1.0,
+        rate_per_s=_positive(entry, "rate", requests),
     )
 
 
@@ -207,9 +248,12 @@ def _positive(entry: Mapping[str, object], key: str, requests: str) -> float | N
 
 
 def _refuse_half_named(groups: Sequence[Group], name: str) -> None:
-    own = [group for group in groups if group.concurrency is not None]
-    if own and len(own) != len(groups):
+    own = [group for group in groups if group.concurrency is not None or group.is_open]
+    if own and len(own) != len(groups) and not all(group.is_open for group in own):
         raise WorkloadError(f"workload {name!r}: either every group names a concurrency (@N) or none does")
+    for group in groups:
+        if group.rate_per_s is not None and group.concurrency is not None:
+            raise WorkloadError(f"workload {name!r}: {group.name} has a rate and a concurrency; it can have one")
     if len({group.name for group in groups}) != len(groups):
         raise WorkloadError(f"workload {name!r}: two groups have the same name")
 
