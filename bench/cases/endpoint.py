@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.cases.case import Case, Check, behaviour, compared
-from bench.cases.names import MISSING, in_mapping, is_sentence, sample_figures
+from bench.cases.names import MISSING, in_sample, is_sentence
 from bench.cases.stub import Routes, routes_of, serving
 from launcher.errors import ObservationError, Unauthorized, Unreachable
 from launcher.failures import Evidence, classify
@@ -34,11 +34,19 @@ class Outcome:
 def judge(case: Case) -> Iterator[Check]:
     for name in case.inputs:
         content = case.json(name)
-        if isinstance(content, list):
+        if isinstance(content, list) and "failure_class" in case.expect:
             yield from _progress(case, content)
+        elif isinstance(content, list):
+            yield from _scenario("server", routes_of(_listed(content)), case.expect)
         elif isinstance(content, Mapping):
             for label, responses in _scenarios(content):
                 yield from _scenario(label, routes_of(responses), case.expect)
+
+
+def _listed(content: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Responses as a list, each with its path."""
+    names = ("path", "url", "endpoint", "request")
+    return {str(next((one[name] for name in names if name in one), "")): one for one in content}
 
 
 def _scenarios(content: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -91,7 +99,7 @@ def _behaves(label: str, routes: Routes, with_key: bool, outcome: Outcome) -> It
 
 def _expected(label: str, expect: Mapping[str, Any], outcome: Outcome) -> Iterator[Check]:
     """Hints that a person must be given, and figures of what could be read."""
-    figures = in_mapping(sample_figures(outcome.sample) if outcome.sample is not None else {})
+    figures = in_sample(outcome.sample or ServerSample(taken_s=0.0, url=""))
     for key, expected in expect.items():
         if key == "hint":
             yield behaviour(f"{label}: hint {expected}", str(expected) in outcome.said, outcome.said)

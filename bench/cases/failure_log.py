@@ -34,7 +34,7 @@ def _evidence(case: Case, name: str) -> Evidence:
         kernel_log="".join(case.text(other) for other in others if _is_kernel(other)),
         ended_by_us=process.get("killed_by_us") is True,
         own_pids=frozenset(context.get("our_pids", ())),
-        oom_kills=_oom_kills(case),
+        oom_kills=_oom_kills(case, process),
         gpus=_gpus(context),
     )
 
@@ -53,8 +53,10 @@ def _exit_code(process: Mapping[str, Any]) -> int | None:
     return None if known is None else -known.value
 
 
-def _oom_kills(case: Case) -> int | None:
-    """`oom_kill` of the cgroup's memory.events, where the case has that file."""
+def _oom_kills(case: Case, process: Mapping[str, Any]) -> int | None:
+    """`oom_kill` of the cgroup's memory.events, where the case has it, or the container runtime's word."""
+    if process.get("reason") == "OOMKilled" or process.get("oom_killed") is True:
+        return 1
     texts = [case.text(name) for name in case.inputs if "memory.events" in name or "memory_events" in name]
     found = [re.search(r"^oom_kill (\d+)", text, re.MULTILINE) for text in texts]
     return next((int(match[1]) for match in found if match), None)

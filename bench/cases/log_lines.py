@@ -77,6 +77,8 @@ def _in_scope(scope: str, field: str, reading: Reading) -> Any:
     if scope in ("max", "mean"):
         found = [float(b.fields[field]) for b in _newest_by_rank(reading.batches) if field in b.fields]
         return (max(found) if scope == "max" else sum(found) / len(found)) if found else None
+    if scope in set(Step):
+        return next((m.facts[field] for m in reading.milestones if m.step == scope and field in m.facts), None)
     phase, place = _SCOPES.get(scope, (None, -1))
     lines = reading.of(phase)
     return _field(lines[place], field) if lines else None
@@ -105,7 +107,9 @@ def _figure(key: str, expected: Any, reading: Reading) -> Any:
         found = [batch.fields[key] for batch in lines if key in batch.fields]
         return found or MISSING
     field = key.removesuffix("_last")
-    return next((batch.fields[field] for batch in reversed(reading.batches) if field in batch.fields), MISSING)
+    lines_first = (batch.fields for batch in reversed(reading.batches))
+    steps_then = (milestone.facts for milestone in reversed(reading.milestones))
+    return next((found[field] for found in (*lines_first, *steps_then) if field in found), MISSING)
 
 
 def _of_batches(reading: Reading) -> dict[str, Any]:
@@ -144,6 +148,10 @@ def _of_startup(reading: Reading) -> dict[str, Any]:
     steps = Counter(milestone.step for milestone in reading.milestones)
     return {
         "graph_mem_gb": memory.graphs_gib,
+        "graphs_gb": memory.graphs_gib,
+        "kv_tokens": memory.capacity_tokens,
+        "kv_gb": memory.kv_cache_gib,
+        "bytes_per_token": memory.bytes_per_token,
         "avail_mem_gb": memory.headroom_gib,
         "available_gpu_mem_gb": memory.headroom_gib,
         "headroom_gb": memory.headroom_gib,

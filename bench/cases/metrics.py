@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from bench.cases.case import Case, Check, behaviour, compared, same
-from bench.cases.names import MISSING, first_of, in_mapping, in_object, is_sentence, sample_figures
+from bench.cases.names import MISSING, Look, first_of, in_mapping, in_sample, is_sentence
 from launcher.observe import cache_hit_share, merge, sample_from_metrics, sample_from_server_info
 from launcher.observe.metrics import Metrics
 from launcher.observe.payload import read_json
 from launcher.observe.prometheus import parse
-from launcher.observe.sample import RankSample, ServerSample
+from launcher.observe.sample import ServerSample
 
 
 class Scrapes:
@@ -52,9 +53,20 @@ def _checks(key: str, expected: Any, scrapes: Scrapes) -> Iterator[Check]:
         yield behaviour(f"no figure is {expected}", not any(same(expected, value) for value in totals), totals)
     elif key in ("alert", "hot_rank"):
         yield from _hottest(str(expected), scrapes.now)
+    elif isinstance(expected, Mapping):
+        yield from _by_rank(key, expected, scrapes.now)
     elif not is_sentence(expected):
         got = _look(scrapes)(key)
         yield compared(key, expected, "no such figure" if got is MISSING and expected is not None else _known(got))
+
+
+def _by_rank(key: str, expected: Mapping[str, Any], sample: ServerSample) -> Iterator[Check]:
+    """A figure of each DP rank, under the rank's number."""
+    for rank in sample.ranks:
+        wanted = expected.get(str(rank.dp_rank), expected.get(f"dp{rank.dp_rank}", MISSING))
+        if wanted is not MISSING:
+            one = replace(sample, ranks=(rank,))
+            yield compared(f"{key} of DP rank {rank.dp_rank}", wanted, _known(in_sample(one)(key)))
 
 
 def _known(value: Any) -> Any:
@@ -101,31 +113,45 @@ def _hottest(sentence: str, sample: ServerSample) -> Iterator[Check]:
         yield compared("the hottest DP rank", int(named[1]), hottest.dp_rank)
 
 
-def _look(scrapes: Scrapes) -> Callable[[str], Any]:
-    """Names of the cases first, then the product's own, then a metric's own name."""
-    first = scrapes.now.ranks[0] if scrapes.now.ranks else RankSample()
+def _look(scrapes: Scrapes) -> Look:
+    """Figures of the scrape, then of the sample, then a metric by its own name."""
     return first_of(
         in_mapping(_figures(scrapes)),
-        in_object(first, scrapes.now.totals, scrapes.now.facts),
+        lambda name: _difference(scrapes, name),
+        in_sample(scrapes.now),
         lambda name: _raw(scrapes.metrics, name),
     )
-
-
-def _raw(metrics: Metrics, name: str) -> Any:
-    short = re.sub(r"^sglang[:_]", "", name)
-    value = metrics.one(short)
-    return MISSING if value is None else value
 
 
 def _figures(scrapes: Scrapes) -> Mapping[str, Any]:
     now, before = scrapes.now, scrapes.samples[0]
     hits = cache_hit_share(before.totals, now.totals) if len(scrapes.samples) > 1 else None
     gauge = scrapes.metrics.one("cache_hit_rate")
-    return sample_figures(now) | {
+    return {
         "recognized_as": "sglang" if scrapes.metrics.recognised else None,
         "cache_hit_rate": gauge,
         "gauge": gauge,
         "hit_rate_window": hits,
         "hit_rate_lifetime": cache_hit_share(None, now.totals),
+        "hit_rate_lifetime_t0": cache_hit_share(None, before.totals),
         "hit_rate_lifetime_t1": cache_hit_share(None, now.totals),
     }
+
+
+def _difference(scrapes: Scrapes, name: str) -> Any:
+    """`generation_tokens_delta`: what a counter grew by between the first text and the last."""
+    field = re.sub(r"(?:_total)?_(?:delta|window|grown)$", "", name)
+    if field == name or not hasattr(scrapes.now.totals, field):
+        return MISSING
+    new, old = getattr(scrapes.now.totals, field), getattr(scrapes.samples[0].totals, field)
+    return None if new is None or old is None or new < old else new - old
+
+
+def _raw(metrics: Metrics, name: str) -> Any:
+    """A metric by its name, with or without what SGLang puts around it."""
+    short = re.sub(r"^sglang[:_]", "", name)
+    for candidate in (short, f"num_{short}", f"{short}_total", f"{short}_tokens", f"{short}_reqs", f"num_{short}_reqs"):
+        value = metrics.over_pools(candidate)
+        if value is not None:
+            return value
+    return MISSING

@@ -38,13 +38,13 @@ class Driver:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("NVML_"):
             return getattr(pynvml, name)
-        own = {
+        own: dict[str, Callable[..., Any]] = {
             "nvmlInit": lambda: None,
             "nvmlShutdown": lambda: None,
             "nvmlDeviceGetCount": lambda: len(self._devices),
             "nvmlDeviceGetHandleByIndex": self._handle,
         }
-        return own.get(name) or _ANSWERS.get(name, _refuse)
+        return own.get(name) or _answered(name)
 
     def _handle(self, index: int) -> Mapping[str, Any]:
         device = self._devices[index]
@@ -53,17 +53,32 @@ class Driver:
         return device
 
 
+def _answered(name: str) -> Callable[..., Any]:
+    """A call that fails where the case says so under the call's own name, and answers from the case otherwise."""
+
+    def answer(device: Mapping[str, Any], *more: Any) -> Any:
+        said = device.get(name)
+        if isinstance(said, str) and "NVML" in said:
+            raise _error(said)
+        known: Callable[..., Any] = _ANSWERS.get(name, _refuse)
+        return known(device, *more)
+
+    return answer
+
+
 def _memory(device: Mapping[str, Any]) -> Any:
-    refused = device.get("nvmlDeviceGetMemoryInfo")
-    if isinstance(refused, str):
-        raise _error(refused)
     total, used = _told(device, "mem_total_mib") * _MIB, _told(device, "mem_used_mib") * _MIB
     return SimpleNamespace(total=total, used=used, free=total - used)
 
 
 def _processes(device: Mapping[str, Any]) -> list[Any]:
     found = _told(device, "compute_procs")
-    return [SimpleNamespace(pid=one["pid"], usedGpuMemory=one.get("used_mib", 0) * _MIB) for one in found]
+    return [SimpleNamespace(pid=one["pid"], usedGpuMemory=_scaled(one.get("used_mib"))) for one in found]
+
+
+def _scaled(mib: Any) -> int | None:
+    """The driver gives None for a process whose memory it does not know."""
+    return round(mib * _MIB) if isinstance(mib, int | float) else None
 
 
 def _refuse(*_: Any) -> Any:
@@ -78,6 +93,8 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "nvmlDeviceGetEnforcedPowerLimit": lambda device: round(_told(device, "power_limit_w") * 1000),
     "nvmlDeviceGetTemperature": lambda device, _sensor: _told(device, "temp_c"),
     "nvmlDeviceGetComputeRunningProcesses": _processes,
+    "nvmlDeviceGetMigMode": lambda device: (int(bool(_told(device, "mig"))), 0),
+    "nvmlDeviceGetUUID": lambda device: _told(device, "uuid"),
 }
 
 
@@ -144,6 +161,11 @@ def _figures(case: Case, samples: tuple[GpuSample, ...], host: HostSample | None
         "gpu_count": len(samples),
         "name": first.name,
         "mig": first.mig,
+        "mem_total_mib": _mib(first.memory_total_bytes),
+        "mem_used_mib": _mib(first.memory_used_bytes),
+        "used_mib": _mib(first.memory_used_bytes),
+        "process_memory": next((process.used_bytes for process in first.processes), None),
+        "pids": [process.pid for process in first.processes],
     }
     if host is not None:
         figures["or_unified_total_bytes"] = figures["unified_total_bytes"] = host.total_bytes
@@ -154,6 +176,10 @@ def _figures(case: Case, samples: tuple[GpuSample, ...], host: HostSample | None
         elif not is_sentence(expected) and not (isinstance(expected, list) and any(map(is_sentence, expected))):
             got = figures.get(key, MISSING)
             yield compared(key, expected, "no such figure" if got is MISSING else got)
+
+
+def _mib(value: int | None) -> float | None:
+    return None if value is None else value / _MIB
 
 
 def _alien_pids(case: Case, reader: NvmlGpus, content: Mapping[str, Any]) -> Iterator[Check]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bench.cases.case import Case, Check, behaviour, compared
 from bench.cases.endpoint import read
-from bench.cases.names import MISSING, first_of, in_mapping, in_object, is_sentence, sample_figures
+from bench.cases.names import MISSING, in_sample, is_sentence
 from bench.cases.stub import Reply, routes_of
-from launcher.observe.sample import RankSample
 
 
 def judge(case: Case) -> Iterator[Check]:
@@ -27,8 +27,7 @@ def _served(name: str, text: str, wanted: Mapping[str, Any]) -> Iterator[Check]:
         return
     if routes["/server_info", False].status != 200:
         yield behaviour(f"{name}: a note says so", "/server_info" in outcome.said, outcome.said)
-    rank = sample.ranks[0] if sample.ranks else RankSample()
-    look = first_of(in_mapping(sample_figures(sample)), in_object(sample.facts, rank))
+    look = in_sample(sample)
     for key, expected in wanted.items():
         if not is_sentence(expected) and not isinstance(expected, Mapping):
             got = look(key)
@@ -37,8 +36,6 @@ def _served(name: str, text: str, wanted: Mapping[str, Any]) -> Iterator[Check]:
 
 def _reply(text: str) -> Reply:
     """The JSON itself, or a description of an answer: {"status": 500, ...}."""
-    import json
-
     content = json.loads(text)
     if isinstance(content, Mapping) and isinstance(content.get("status"), int):
         return Reply(content["status"], str(content.get("body", "Internal Server Error")))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-_ROUTE = re.compile(r"(?:GET )?(?P<path>/\S*)\s*(?:\((?P<who>[^)]*)\))?$")
+_ROUTE = re.compile(r"(?:GET )?(?:https?://[^/\s]+)?(?P<path>/[^\s?]*)(?:\?\S*)?\s*(?:\((?P<who>[^)]*)\))?$")
 
 ORDINARY = {
     "/metrics": 'sglang:num_running_reqs{model_name="m",tp_rank="0"} 1.0\n',

@@ -92,8 +92,9 @@ def _own(evidence: Evidence) -> _Sign | None:
 def _kernel_suspected(evidence: Evidence, story: Story, sign: _Sign) -> bool:
     """SIGKILL out of the blue while host memory fills is the kernel's, unless its counters say no.
 
-    A shell's bare "Killed" during any start is taken for it too: nobody else kills what has just begun.
+    A shell's bare "Killed" during any start is taken for it too, and a child of which SGLang itself says that "a common
+    cause is the OS OOM killer": nobody else kills what has just begun.
     """
     if evidence.oom_kills == 0 or sign.signal != signal.SIGKILL or story.reached(Step.READY):
         return False
-    return sign.from_shell or story.last_stage in _HUNGRY
+    return sign.from_shell or "OOM killer" in sign.proof or story.last_stage in _HUNGRY

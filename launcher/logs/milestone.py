@@ -6,7 +6,6 @@ Wordings of 0.4.10-0.5.23; SGLang's "GB" is GiB here, except for the host pool, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -54,71 +53,49 @@ FOLLOWED_BY = {
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
-    """One step reached by one rank. `facts` hold the line's figures under their names here, units included."""
+    """One step reached by one rank."""
 
     step: Step
     rank: Rank
     stamp_s: float | None
     facts: dict[str, float] = field(default_factory=dict)
+    """The line's figures. Those that every version has are called `available_gib`, `used_gib`, `took_s`, `tokens`,
+    `kv_cache_gib`, `host_gb`, `mem_fraction` and `capacity_tokens`; the others as the line has them, in snake case."""
     words: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Form:
-    step: Step
-    pattern: re.Pattern[str]
-    facts: Callable[[str], dict[str, float]]
-
-
-_NUMBERS = {
-    "available_gib": re.compile(r"(?:avail mem|available_(?:gpu|cpu|\w+)_mem)=\s*(-?[\d.]+)"),
-    "used_gib": re.compile(r"mem usage=\s*(-?[\d.]+)"),
-    "took_s": re.compile(r"(?:elapsed=|Time elapsed: )\s*([\d.]+)"),
-    "tokens": re.compile(r"#tokens: (\d+)"),
-    "capacity_tokens": re.compile(r"\bmax_total_num_tokens=(\d+)"),
-    "chunked_prefill_size": re.compile(r"\bchunked_prefill_size=(-?\d+)"),
-    "max_running_requests": re.compile(r"\bmax_running_requests=(\d+)"),
-    "context_len": re.compile(r"\bcontext_len=(\d+)"),
-    "host_gb": re.compile(r"([\d.]+) GB host memory"),
-    "mem_fraction": re.compile(r"\bmem[-_]fraction[-_]static['\"]?\s*[=:]\s*([\d.]+)"),
+_PAIR = re.compile(r"(?P<name>#?[A-Za-z][\w ]*?)\s?(?:=|: )\s?(?P<value>-?\d+(?:\.\d+)?)(?![\w.])")
+_NAMES = {
+    "avail_mem": "available_gib",
+    "available_gpu_mem": "available_gib",
+    "available_cpu_mem": "available_gib",
+    "mem_usage": "used_gib",
+    "elapsed": "took_s",
+    "time_elapsed": "took_s",
+    "max_total_num_tokens": "capacity_tokens",
 }
+"""Names of figures across versions and devices."""
+_HOST_GB = re.compile(r"([\d.]+) GB host memory")
+_HOST_TOKENS = re.compile(r"host pool: (\d+) tokens")
+_MEM_FRACTION = re.compile(r"\bmem[-_]fraction[-_]static['\"]?\s*[=:]\s*([\d.]+)")
 _SIZE = re.compile(r"\b(?:K|V|KV|K/V)?\s?size: ([\d.]+) GB")
 _DTYPE = re.compile(r"dtype: ?(torch\.\w+)")
 
-
-def _numbers(*names: str) -> Callable[[str], dict[str, float]]:
-    def read(text: str) -> dict[str, float]:
-        found = {name: _NUMBERS[name].search(text) for name in names}
-        return {name: float(match[1]) for name, match in found.items() if match is not None}
-
-    return read
-
-
-def _kv_cache(text: str) -> dict[str, float]:
-    sizes = [float(size) for size in _SIZE.findall(text)]
-    return _numbers("tokens")(text) | ({"kv_cache_gib": sum(sizes)} if sizes else {})
-
-
 _FORMS = (
-    _Form(Step.ARGUMENTS, re.compile(r"^server_args="), _numbers("mem_fraction")),
-    _Form(Step.DISTRIBUTED, re.compile(r"^Init (?:torch distributed|parallel) begin"), _numbers()),
-    _Form(Step.DISTRIBUTED, re.compile(r"^Init (?:torch distributed|parallel) ends"), _numbers("took_s", "used_gib")),
-    _Form(Step.WEIGHTS_BEGIN, re.compile(r"^Load weight begin"), _numbers("available_gib")),
-    _Form(Step.WEIGHTS_END, re.compile(r"^Load weight end"), _numbers("available_gib", "used_gib", "took_s")),
-    _Form(Step.KV_CACHE, re.compile(r"KV Cache is allocated|^Using KV cache dtype"), _kv_cache),
-    _Form(Step.POOL_END, re.compile(r"^Memory pool end"), _numbers("available_gib")),
-    _Form(Step.GRAPHS_BEGIN, re.compile(r"^Capture .*graph begin", re.I), _numbers("available_gib")),
-    _Form(Step.GRAPHS_END, re.compile(r"^Capture .*graph end", re.I), _numbers("available_gib", "used_gib", "took_s")),
-    _Form(
-        Step.SUMMARY,
-        re.compile(r"\bmax_total_num_tokens=\d+, "),
-        _numbers("capacity_tokens", "chunked_prefill_size", "max_running_requests", "context_len", "available_gib"),
-    ),
-    _Form(Step.HOST_POOL, re.compile(r"^Allocating .*host memory", re.I), _numbers("host_gb")),
-    _Form(Step.CACHE_READY, re.compile(r"^Tree cache initialized"), _numbers()),
-    _Form(Step.HTTP, re.compile(r"^INFO:\s+(?:Application startup complete|Uvicorn running)"), _numbers()),
-    _Form(Step.READY, re.compile(r"The server is fired up and ready to roll"), _numbers()),
-    _Form(Step.STOPPING, re.compile(r"^SIGTERM received|^Gracefully exiting"), _numbers()),
+    (Step.ARGUMENTS, re.compile(r"^server_args=")),
+    (Step.DISTRIBUTED, re.compile(r"^Init (?:torch distributed|parallel) (?:begin|ends)")),
+    (Step.WEIGHTS_BEGIN, re.compile(r"^Load weight begin")),
+    (Step.WEIGHTS_END, re.compile(r"^Load weight end")),
+    (Step.KV_CACHE, re.compile(r"KV Cache is allocated|^Using KV cache dtype")),
+    (Step.POOL_END, re.compile(r"^Memory pool end")),
+    (Step.GRAPHS_BEGIN, re.compile(r"^Capture .*graph begin", re.IGNORECASE)),
+    (Step.GRAPHS_END, re.compile(r"^Capture .*graph end", re.IGNORECASE)),
+    (Step.SUMMARY, re.compile(r"\bmax_total_num_tokens=\d+, ")),
+    (Step.HOST_POOL, re.compile(r"^Allocating .*host memory", re.IGNORECASE)),
+    (Step.CACHE_READY, re.compile(r"^Tree cache initialized")),
+    (Step.HTTP, re.compile(r"^INFO:\s+(?:Application startup complete|Uvicorn running)")),
+    (Step.READY, re.compile(r"The server is fired up and ready to roll")),
+    (Step.STOPPING, re.compile(r"^SIGTERM received|^Gracefully exiting")),
 )
 _HINT = re.compile(
     r"server_args|Init |Load weight|KV [Cc]ache|Memory pool|[Cc]apture|max_total_num_tokens=|Allocating|Tree cache"
@@ -130,9 +107,30 @@ def read_milestone(line: LogLine) -> Milestone | None:
     """The milestone that this line is, or None."""
     if _HINT.search(line.text, 0, 200) is None:
         return None
-    for form in _FORMS:
-        if form.pattern.search(line.text):
-            dtype = _DTYPE.search(line.text) if form.step is Step.KV_CACHE else None
-            words = {"dtype": dtype[1]} if dtype else {}
-            return Milestone(form.step, line.rank, line.stamp_s, form.facts(line.text), words)
+    for step, pattern in _FORMS:
+        if pattern.search(line.text):
+            dtype = _DTYPE.search(line.text) if step is Step.KV_CACHE else None
+            return Milestone(
+                step, line.rank, line.stamp_s, _facts(step, line.text), {"dtype": dtype[1]} if dtype else {}
+            )
     return None
+
+
+def _facts(step: Step, text: str) -> dict[str, float]:
+    """The figures of a line by name; of the long list of arguments only the one that matters."""
+    if step is Step.ARGUMENTS:
+        fraction = _MEM_FRACTION.search(text)
+        return {"mem_fraction": float(fraction[1])} if fraction else {}
+    facts = {_name(pair["name"]): float(pair["value"]) for pair in _PAIR.finditer(text)}
+    if step is Step.KV_CACHE and (sizes := _SIZE.findall(text)):
+        facts["kv_cache_gib"] = sum(map(float, sizes))
+    if host := _HOST_GB.search(text):
+        facts["host_gb"] = float(host[1])
+    if host_tokens := _HOST_TOKENS.search(text):
+        facts["host_tokens"] = float(host_tokens[1])
+    return facts
+
+
+def _name(name: str) -> str:
+    plain = re.sub(r"[^a-z0-9]+", "_", name.lower().lstrip("#")).strip("_")
+    return _NAMES.get(plain, plain)
