@@ -99,7 +99,7 @@ class Daemon:
             return self._interrupted()
         trial = bench.journal.open_trial() or await self._propose()
         if trial is None:
-            return self._finished("nothing more is worth its minutes, or fits into what is left")
+            return self._finished(self._why_nothing_more())
         failure = await TrialRun(bench, trial).run()
         bench.scribe.at(None)
         if failure is not None and failure.kind in _INPUT_IS_WRONG and not self._ever_served():
@@ -126,6 +126,15 @@ class Daemon:
         bench.scribe.on_stage("paused: by the user")
         await bench.interrupts.wait_resumed()
         bench.budget.paused_s += bench.clock.now_s() - began_s
+
+    def _why_nothing_more(self) -> str:
+        """What the search's silence means."""
+        trials = self.bench.journal.trials()
+        if any(trial.levels for trial in trials):
+            return "nothing more is worth its minutes, or fits into what is left"
+        if any(trial.failure is not None for trial in trials):
+            return "after these failures no other setting of the space is likely to live"
+        return "no setting of the space is likely to live, or no start fits into the budget"
 
     def _reason_to_end(self) -> Ending | None:
         trials = self.bench.journal.trials()

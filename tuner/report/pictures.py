@@ -272,7 +272,8 @@ def _memory(view: StudyView) -> Picture | None:
         axes.bar(
             gpus, left, bottom=bottoms, label="free at the fullest moment" if free else "other and free", color="0.9"
         )
-        axes.set(xlabel="GPU", ylabel="GiB", xticks=list(gpus))
+        # A single GPU's bar must not be as wide as the picture.
+        axes.set(xlabel="GPU", ylabel="GiB", xticks=list(gpus), xlim=(-0.6, max(len(totals), 4) - 0.4))
         axes.legend(fontsize=8, loc="lower center", ncols=2)
 
     caption = f"Trial {trial.trial_id}. Weights, KV cache and graphs as the poorest rank's log gave them."
