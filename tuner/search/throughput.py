@@ -39,7 +39,7 @@ EAGER_LOG_SD = 0.2
 """A decode step without a graph takes longer; how much is the build's and the GPU's affair."""
 EAGER_WIDTH = 0.04
 """Share of the largest graph batch over which running requests, which vary, pass from graph to eager."""
-BEND_SD, BEND_UNIT = 0.05, 100.0
+BEND_SD, BEND_UNIT = 0.15, 100.0
 """beta: how much dearer a request gets per hundred that run beside it; straight is the rule, compute-bound the
 exception."""
 FLAG_LOG_SD = 0.06
