@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -55,7 +54,7 @@ def classify(evidence: Evidence) -> Failure | None:
     finding = _best(_findings(story))
     if finding is not None:
         return _from_finding(finding, story, evidence)
-    broken = next((m for m in reversed(story.messages) if _is_crash(m) and not story.survived(m)), None)
+    broken = next((m for m in reversed(story.messages) if m.is_crash and not story.survived(m)), None)
     kill = find_kill(evidence, story, crashed=broken is not None)
     if kill is not None:
         return _from_kill(kill, story, evidence)
@@ -193,11 +192,6 @@ def _unexplained(broken: Message | None, story: Story, evidence: Evidence) -> Fa
         numbers=_numbers(FailureNumbers(), story),
         evidence=_last_lines(story),
     )
-
-
-def _is_crash(message: Message) -> bool:
-    crashed = re.search(r"hit an exception|^Traceback \(most recent", message.text, re.MULTILINE) is not None
-    return crashed and not message.harmless and message.stage is not Stage.SHUTDOWN
 
 
 def _hung(story: Story, evidence: Evidence) -> Failure | None:

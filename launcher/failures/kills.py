@@ -16,7 +16,9 @@ _SHELL_KILLED = re.compile(
     r"^(?:\S+: (?:line|行) \d+:\s+\d+ )?(?:Killed|已杀死|已砍掉|강제종료됨|強制終了|Getötet|Tué)(?:\s.*)?$", re.M
 )
 """bash's word, in the languages in which it has been seen."""
-_CHILD_ENDED = re.compile(r"^.*(?:crashed with exit code|exit ?code[:=]|exited with code) ?(-?\d+).*$", re.M)
+_CHILD_ENDED = re.compile(
+    r"^.*(?:crashed with exit code|exit ?code[:=]|exited with code) ?(-?\d+).*$", re.M | re.IGNORECASE
+)
 _LOG_PIDS = re.compile(r"\bpid[=: ]+(\d+)")
 _HUNGRY = (Stage.WEIGHTS, Stage.HOST_POOL)
 """Stages that need much host memory: checkpoints pass through the page cache, HiCache is pinned."""

@@ -22,10 +22,12 @@ _SPEECHLESS = re.compile(
     r"|Failed to get|^\[http_server\]"
 )
 """Heads of messages whose traceback ends no server."""
+_CRASH = re.compile(r"hit an exception|^Traceback \(most recent", re.MULTILINE)
 _DEATH = re.compile(
     r"[Rr]eceived sigquit|SIGQUIT received|kill_process_tree called: .*include_parent=True|crashed with exit code"
     r"|died during initialization|scheduler is dead|^Killed$"
 )
+_TELLS_OF_CHILD = re.compile(r"^EOFError|scheduler died during initialization|scheduler is dead", re.MULTILINE)
 _ENDED = re.compile(rf"{_DEATH.pattern}|fired up and ready|SIGTERM received")
 """Words after which a further start in the same log is a new life."""
 _LAST_MESSAGES = 200
@@ -55,6 +57,13 @@ class Message:
     def claims(self) -> str:
         """What may tell of a failure: a first line that is a milestone or a batch does not, whatever words it has."""
         return "\n".join(self.lines if self.event is None else self.lines[1:])
+
+    @property
+    def is_crash(self) -> bool:
+        """A traceback that ends a server; not the launcher's own that only tells of a dead child."""
+        if self.harmless or self.stage is Stage.SHUTDOWN or _TELLS_OF_CHILD.search(self.text):
+            return False
+        return _CRASH.search(self.text) is not None
 
     @property
     def harmless(self) -> bool:

@@ -189,6 +189,16 @@ LINES = [
      "seconds.\n", None, Kind.HANG_RUNTIME),
     ("terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: an illegal memory access was "
      "encountered\n", -6, Kind.CUDA_CRASH),
+    ("[2026-05-04 10:01:00] Rank 0 scheduler is dead. Please check if there are relevant logs.\n"
+     "[2026-05-04 10:01:01] Exit code: -9\nTraceback (most recent call last):\n  File \"x.py\"\nEOFError\n",
+     -9, Kind.KILLED),
+    ("Traceback (most recent call last):\n  File \"engine.py\"\nRuntimeError: Rank 3 scheduler died during "
+     "initialization (exit code: -9). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer.\n", 1,
+     Kind.HOST_OOM_KILLED),
+    ("ValueError: TP rank 1 could finish the model loading, but there are other ranks that didn't finish loading.\n", 1,
+     Kind.PEER_FAILURE),
+    ("[2026-05-04 10:00:09] Subprocess detokenizer_0 (pid=9) crashed with exit code -15. Triggering SIGQUIT\n", -9,
+     Kind.KILLED),
     ("", -11, Kind.UNKNOWN),
     ("", 1, Kind.UNKNOWN),
     ("", -9, Kind.KILLED),
@@ -209,6 +219,8 @@ HARMLESS = [
     "[2026-05-04 10:03:20 TP0] Out of memory even after retracting all other requests in the decode batch. Aborting "
     "the last request.\n" + decode(30),
     "[2026-05-04 10:03:20 TP0] Not enough host memory for request 7\n",
+    "[W socket.cpp:436] [c10d] The server socket has failed to bind to [::]:9 (errno: 98 - Address already in use).\n"
+    + start("ready"),
     "[2026-05-04 10:03:20] port 30010 is in use. Waiting for 15 seconds for nccl_port to be available.\n",
     "[2026-05-04 10:03:20] Exception in ASGI application\nTraceback (most recent call last):\nValueError: Input length "
     "(70000 tokens) exceeds the maximum allowed length (65530 tokens).\n",

@@ -30,23 +30,33 @@ UNBALANCED = Rule(
     stage=Stage.LAUNCH,
 )
 
-PORT = Rule(
+HTTP_PORT = Rule(
     Kind.PORT_IN_USE,
-    words(
-        r"[Aa]ddress already in use",
-        r"\bEADDRINUSE\b",
-        r"\[Errno (?:98|48)\]",
-        r"error while attempting to bind on address",
-        r"_?port (?:at )?\d+ is not available in \d+ seconds",
-        r"[Pp]ort \d+ (?:is )?(?:already )?(?:in use|occupied|taken)(?!\. Waiting)",
-        r"(?:failed|unable) to (?:bind|listen)[^\n]*(?:port|address)",
-    ),
-    source="uvicorn, after the weights were loaded; 0.5.23 utils/network.py; torch TCPStore; zmq",
-    sentence="a port is taken",
+    words(r"error while attempting to bind on address[^\n]*in use"),
+    source="uvicorn, after the weights were loaded; 0.5.18 may still say that it is fired up",
+    sentence="the HTTP port is taken",
     culprit=Culprit.INFRASTRUCTURE,
     where=Where.LINE,
     retry=True,
     survivable=False,
+    quote=True,
+)
+
+PORT = Rule(
+    Kind.PORT_IN_USE,
+    words(
+        r"address already in use",
+        r"\bEADDRINUSE\b",
+        r"\[Errno (?:98|48)\]",
+        r"_?port (?:at )?\d+ is not available in \d+ seconds",
+        r"port \d+ (?:is )?(?:already )?(?:in use|occupied|taken)(?!\. Waiting)",
+        r"(?:failed|unable) to (?:bind|listen)[^\n]*(?:port|address)",
+    ),
+    source="0.5.23 utils/network.py; torch TCPStore, which warns of an address that it can do without; zmq (#9396)",
+    sentence="a port is taken",
+    culprit=Culprit.INFRASTRUCTURE,
+    where=Where.LINE,
+    retry=True,
     quote=True,
 )
 
@@ -197,5 +207,5 @@ COMMAND = Rule(
     quote=True,
 )
 
-FIRST = (PORT, UNBALANCED, ARGUMENTS, HOST_POOL_TOO_SMALL, HICACHE_UNSUPPORTED, YAML)
+FIRST = (HTTP_PORT, PORT, UNBALANCED, ARGUMENTS, HOST_POOL_TOO_SMALL, HICACHE_UNSUPPORTED, YAML)
 LAST = (HUB_UNREACHABLE, MODEL, COMMAND, UNSUPPORTED, VALIDATION)
