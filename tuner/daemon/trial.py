@@ -20,6 +20,7 @@ from tuner.journal.rows import OpenTrial
 from tuner.progress.scene import TrialNow
 from tuner.progress.words import level_words
 from tuner.search import Searcher
+from tuner.search.probes import LEVEL_S as PROBE_LEVEL_S
 from tuner.testbed import LevelLimits, Started, Testbed
 from tuner.trial import LevelEnd, LevelResult, Purpose, TrialState
 
@@ -223,6 +224,8 @@ class TrialRun:
         highest = max(self.levels, key=lambda level: level.concurrency, default=None)
         limits = LevelLimits(budget.level_s(), incumbent_rate=self._rate_to_beat(), lower_level=highest)
         proposal = self.trial.proposal
+        if proposal.purpose is Purpose.PROBE:
+            return replace(limits, budget_s=min(limits.budget_s, PROBE_LEVEL_S))
         if proposal.purpose is Purpose.CONFIRM and budget.usable_s < 2 * proposal.expected_s:
             # No other start fits after this one: what is left makes the winner's interval narrower.
             return replace(limits, budget_s=budget.usable_s, target_share=LAST_TARGET_SHARE)
