@@ -156,17 +156,17 @@ def _proof(finding: Finding, story: Story) -> tuple[str, ...]:
 
 
 def _from_kill(kill: Kill, story: Story, evidence: Evidence) -> Failure:
-    who = "the kernel's OOM killer" if kill.by_kernel else "somebody"
+    who = "the kernel's OOM killer" if kill.by_kernel else "somebody else"
     failure = Failure(
         kind=Kind.HOST_OOM_KILLED if kill.by_kernel else Kind.KILLED,
         stage=story.last_stage or evidence.stage or Stage.LAUNCH,
         mem_fraction_direction=Direction.NONE,
         culprit=Culprit.HOST_MEMORY if kill.by_kernel else Culprit.INFRASTRUCTURE,
         retry=not kill.by_kernel,
-        sentence=f"{who} killed it",
+        sentence=f"{who} ended a process of the server: {_shown(kill.proof)}",
         exit_code=evidence.exit_code,
         numbers=_numbers(FailureNumbers(), story),
-        evidence=(*_last_lines(story), _shown(kill.proof)),
+        evidence=tuple(dict.fromkeys((*_last_lines(story), _shown(kill.proof)))),
     )
     return with_details(_blame_hicache(failure, story) if kill.by_kernel else failure)
 
