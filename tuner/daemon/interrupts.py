@@ -17,11 +17,11 @@ PAUSE = signal.SIGUSR1
 RESUME = signal.SIGUSR2
 
 
-class StopNow(Exception):  # noqa: N818 - a decision of the user's, not an error
+class StopNow(Exception):
     """The user does not want to wait for what is going on."""
 
 
-class OutOfTime(Exception):  # noqa: N818 - the budget's end, not an error
+class OutOfTime(Exception):
     """What was going on would have overdrawn the budget."""
 
 
