@@ -13,7 +13,7 @@ CLOSING_S = 30.0
 LEAST_LEVEL_S = 20.0
 """A level shorter than this cannot show a steady state anywhere."""
 LEVELS_PER_BUDGET = 12
-"""A level may take a twelfth of the budget at most: ten minutes of 2 h, where an answer of 4 K tokens takes over two."""
+"""A level may take a twelfth of the budget at most: ten minutes of 2 h; an answer of 4 K tokens takes over two."""
 
 _UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[dhms])+", re.ASCII)
