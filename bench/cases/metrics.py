@@ -9,11 +9,12 @@ from typing import Any
 
 from bench.cases.case import Case, Check, behaviour, compared, same
 from bench.cases.names import MISSING, Look, first_of, in_mapping, in_sample, is_sentence
-from launcher.observe import cache_hit_share, merge, sample_from_metrics, sample_from_server_info
+from launcher.observe import merge, sample_from_metrics, sample_from_server_info
 from launcher.observe.metrics import Metrics
 from launcher.observe.payload import read_json
 from launcher.observe.prometheus import parse
-from launcher.observe.sample import ServerSample
+from launcher.observe.sample import ServerSample, Totals
+from tui.rates import Mark, rates_between
 
 
 class Scrapes:
@@ -124,18 +125,26 @@ def _look(scrapes: Scrapes) -> Look:
 
 
 def _figures(scrapes: Scrapes) -> Mapping[str, Any]:
-    now, before = scrapes.now, scrapes.samples[0]
-    hits = cache_hit_share(before.totals, now.totals) if len(scrapes.samples) > 1 else None
+    now, before = scrapes.now.totals, scrapes.samples[0].totals
     gauge = scrapes.metrics.one("cache_hit_rate")
     return {
         "recognized_as": "sglang" if scrapes.metrics.recognised else None,
         "cache_hit_rate": gauge,
         "gauge": gauge,
-        "hit_rate_window": hits,
-        "hit_rate_lifetime": cache_hit_share(None, now.totals),
-        "hit_rate_lifetime_t0": cache_hit_share(None, before.totals),
-        "hit_rate_lifetime_t1": cache_hit_share(None, now.totals),
+        "hit_rate_window": _hit_share(before, now),
+        "hit_rate_lifetime": _hit_share(_NOTHING_YET, now),
+        "hit_rate_lifetime_t0": _hit_share(_NOTHING_YET, before),
+        "hit_rate_lifetime_t1": _hit_share(_NOTHING_YET, now),
     }
+
+
+_NOTHING_YET = Totals(prompt_tokens=0.0, prefill_computed_tokens=0.0, prefill_cached_tokens=0.0)
+
+
+def _hit_share(old: Totals, new: Totals) -> float | None:
+    """As the monitor shows it, of the time between two samples."""
+    began, ended = Mark(0.0, old, None, None, None), Mark(1.0, new, None, None, None)
+    return rates_between(began, began, ended).hit_share
 
 
 def _difference(scrapes: Scrapes, name: str) -> Any:

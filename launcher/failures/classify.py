@@ -199,15 +199,14 @@ def _hung(story: Story, evidence: Evidence) -> Failure | None:
     if evidence.exit_code is not None or evidence.finished_recently is not False:
         return None
     health = "/health still says 200" if evidence.answers_health else "/health does not answer"
+    silence = "" if evidence.silent_s is None else f"; its log has been silent for {evidence.silent_s:.0f} s"
     return Failure(
         kind=Kind.HANG_RUNTIME,
         stage=Stage.UNDER_LOAD,
         mem_fraction_direction=Direction.NONE,
         culprit=Culprit.INFRASTRUCTURE,
         retry=True,
-        sentence=f"requests wait and none is finished any more, though {health}: start it again on another port"
-        if evidence.answers_health
-        else f"requests wait and none is finished any more, and {health}",
+        sentence=f"requests wait and none is finished any more ({health}{silence}): start it again on another port",
         evidence=_last_lines(story),
     )
 

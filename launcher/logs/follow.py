@@ -13,18 +13,11 @@ LogEvent = Milestone | BatchLine | RetractionLine
 
 
 class LogFollower:
-    """Feed it what a log grew by, in pieces of any size; it keeps the milestones and where the server stands."""
+    """Feed it what a log grew by, in pieces of any size; it keeps the milestones."""
 
     def __init__(self) -> None:
         self.milestones: list[Milestone] = []
-        self.stage = Stage.LAUNCH
-        """The stage of the rank that is furthest."""
         self._rest = ""
-
-    @property
-    def ready(self) -> bool:
-        """Whether "fired up" was logged: alone no proof that it serves (it also follows a port that was taken)."""
-        return any(milestone.step is Step.READY for milestone in self.milestones)
 
     def feed(self, text: str) -> list[LogEvent]:
         """The events of every line that `text` completes, in order."""
@@ -46,7 +39,6 @@ class LogFollower:
         event = read_event(line)
         if isinstance(event, Milestone):
             self.milestones.append(event)
-        self.stage = stage_after(self.stage, event)
         return event
 
 

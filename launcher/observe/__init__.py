@@ -6,11 +6,10 @@
 
 from launcher.observe.loads import sample_from_get_load, sample_from_loads
 from launcher.observe.merge import merge
-from launcher.observe.metrics import cache_hit_share, sample_from_metrics
+from launcher.observe.metrics import sample_from_metrics
 from launcher.observe.server_info import sample_from_server_info
 
 __all__ = [
-    "cache_hit_share",
     "merge",
     "sample_from_get_load",
     "sample_from_loads",

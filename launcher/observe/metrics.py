@@ -113,31 +113,6 @@ def sample_from_exposition(exposition: Exposition, *, ranks_per_pool: int = 1) -
     )
 
 
-def cache_hit_share(before: Totals | None, after: Totals) -> float | None:
-    """Prompt tokens found in the cache ÷ prompt tokens, between two samples or, with None, since the server's start.
-
-    From counters: the `cache_hit_rate` gauge is of the last prefill batch alone and up to 0.5.19 every decode step sets
-    it to 0 (#26608, #12459).
-    """
-    before = before or Totals()
-    prompt = _grown(before.prompt_tokens, after.prompt_tokens)
-    cached = _grown(_cached(before), _cached(after))
-    if prompt is None or cached is None or prompt <= 0:
-        return None
-    return min(1.0, cached / prompt)
-
-
-def _cached(totals: Totals) -> float | None:
-    sources = totals.cached_tokens_by_source
-    return sum(sources.values()) if sources else None
-
-
-def _grown(old: float | None, new: float | None) -> float | None:
-    if new is None or (old is not None and new < old):
-        return None
-    return new - (old or 0.0)
-
-
 def _pool_of(labels: Labels) -> PoolKey:
     dp_rank = labels.get("dp_rank", "")
     return PoolKey(

@@ -23,6 +23,7 @@ from launcher.logs import (
     read_event,
     read_line,
     read_timeline,
+    stage_after,
 )
 
 DECODE = "Decode batch, #running-req: 7, #token: 512, token usage: 0.05, gen throughput (token/s): 99.50, #queue-req: 2"
@@ -116,20 +117,25 @@ def test_a_log_says_the_same_in_pieces_of_any_size(data: st.DataObject) -> None:
     places = [0, *cuts, len(log)]
     found = [event for a, b in pairwise(places) for event in pieces.feed(log[a:b])]
     assert [*found, *pieces.finish()] == expected
-    assert pieces.stage is whole.stage is Stage.UNDER_LOAD
+    assert pieces.milestones == whole.milestones
     assert len(expected) == 4
 
 
-def test_the_follower_knows_stage_and_readiness() -> None:
-    follower = LogFollower()
-    assert follower.stage is Stage.LAUNCH
-    follower.feed("[2026-05-04 10:00:00 TP0] Load weight begin. avail mem=78.10 GB\n")
-    assert follower.stage is Stage.WEIGHTS
-    follower.feed("[2026-05-04 10:00:09] INFO:     Application startup complete.\n")
-    follower.feed("[2026-05-04 10:00:09 TP0] Prefill batch, #new-seq: 1, #new-token: 3, #cached-token: 0\n")
-    assert (follower.stage, follower.ready) == (Stage.WARM_UP, False)
-    follower.feed("[2026-05-04 10:00:10] The server is fired up and ready to roll!\n")
-    assert (follower.stage, follower.ready) == (Stage.FIRST_PREFILL, True)
+def test_the_stage_follows_from_what_is_logged() -> None:
+    stage = Stage.LAUNCH
+    for line, expected in (
+        ("[2026-05-04 10:00:00 TP0] Load weight begin. avail mem=78.10 GB", Stage.WEIGHTS),
+        ("[2026-05-04 10:00:09] INFO:     Application startup complete.", Stage.WARM_UP),
+        ("[2026-05-04 10:00:09 TP0] Prefill batch, #new-seq: 1, #new-token: 3, #cached-token: 0", Stage.WARM_UP),
+        ("[2026-05-04 10:00:10] The server is fired up and ready to roll!", Stage.FIRST_PREFILL),
+        ("[2026-05-04 10:00:11 TP0] Prefill batch, #new-seq: 1, #new-token: 3, #cached-token: 0", Stage.FIRST_PREFILL),
+        (f"[2026-05-04 10:00:12 TP0] {DECODE}", Stage.UNDER_LOAD),
+        ("[2026-05-04 10:00:13 TP0] Capture cuda graph begin. avail mem=1.00 GB", Stage.UNDER_LOAD),
+        ("[2026-05-04 10:00:14] SIGTERM received. Draining", Stage.SHUTDOWN),
+    ):
+        stage = stage_after(stage, read_event(read_line(line)))
+        assert stage is expected, line
+    assert stage_after(Stage.LAUNCH, read_event(read_line(DECODE))) is Stage.UNDER_LOAD
 
 
 START = """[2026-05-04 10:00:00] server_args={'model_path': '/m'}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.errors import Unparsable
-from launcher.observe import cache_hit_share, merge, sample_from_metrics, sample_from_server_info
-from launcher.observe.sample import ServerSample
+from launcher.observe import merge, sample_from_metrics, sample_from_server_info
 
 TWO_DP_RANKS = """
 sglang:num_running_reqs{dp_rank="1",model_name="m",pp_rank="0",tp_rank="4"} 7
@@ -96,22 +95,6 @@ def test_histograms_of_streamed_and_whole_answers_are_one() -> None:
 def test_another_programs_metrics_are_refused() -> None:
     with pytest.raises(Unparsable, match="another program"):
         sample_from_metrics("vllm:num_requests_running 3\n")
-
-
-def _with(prompt: float, device: float, host: float) -> ServerSample:
-    return sample_from_metrics(
-        f"sglang:prompt_tokens_total {prompt}\n"
-        f'sglang:cached_tokens_total{{cache_source="device"}} {device}\n'
-        f'sglang:cached_tokens_total{{cache_source="host"}} {host}\n'
-    )
-
-
-def test_the_hit_share_is_of_a_window_and_survives_a_restart() -> None:
-    before, after = _with(1000, 100, 0), _with(2000, 600, 200)
-    assert cache_hit_share(before.totals, after.totals) == pytest.approx(0.7)
-    assert cache_hit_share(None, after.totals) == pytest.approx(0.4)
-    assert cache_hit_share(after.totals, before.totals) is None
-    assert cache_hit_share(after.totals, after.totals) is None
 
 
 def test_a_note_says_that_one_series_hides_eight_ranks() -> None:
