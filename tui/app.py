@@ -129,10 +129,14 @@ class KvtopApp(App[int]):
         yield self._board
 
     def on_mount(self) -> None:
-        self._source.start()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Left to itself the process would die with the terminal in the alternate screen.
             asyncio.get_running_loop().add_signal_handler(number, self._leave_by, number)
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        """The first frame is on the terminal: now the polls, and what they must import, may take their time."""
+        self._source.start()
         for delay_s in FIRST_TICKS_S:
             self.set_timer(delay_s, self.tick)
         self._timer = self.set_interval(self._source.interval_s, self.tick)

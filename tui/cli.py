@@ -102,18 +102,14 @@ def _version() -> str:
         return "(not installed)"
 
 
-def open_gpus(settings: Settings) -> GpuReader | None:
-    if not settings.gpu:
-        return None
+def open_gpus(settings: Settings) -> GpuReader:
     from launcher.nvml import open_gpus as opened
 
     return opened(settings.gpu_source)
 
 
-def collector(settings: Settings, *, with_study: bool = True) -> Collector:
-    from tui.discover import local_servers
-
-    return Collector(settings, open_gpus(settings), find=local_servers, with_study=with_study)
+def collector(settings: Settings) -> Collector:
+    return Collector(settings, (lambda: open_gpus(settings)) if settings.gpu else None)
 
 
 def _one_shot(args: argparse.Namespace, settings: Settings) -> int:

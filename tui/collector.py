@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 from launcher.errors import LauncherError, ObservationError
 from launcher.gpus import GpuReader, GpuSample
 from launcher.observe.sample import ServerSample
-from tui.discover import LocalServer, process_name
 from tui.frame import Frame, ServerReading
 from tui.settings import Settings
 from tuner.errors import TunerError
 
 if TYPE_CHECKING:
+    from tui.discover import LocalServer
     from tuner.journal.view import StudyView
 
 TIMEOUT_SHARE = 0.8
@@ -29,7 +29,7 @@ TIMEOUT_SHARE = 0.8
 RETRY_AT_MOST_S = 5.0
 DISCOVER_EVERY_S = 5.0
 GONE_AFTER_S = 60.0
-DISCOVERY_SHARE = 0.002
+DISCOVERY_SHARE = 0.001
 """Of one core, at most: on a box with thousands of processes the search becomes rarer."""
 STUDY_EVERY_S = 2.0
 DEAR_GPU_EVERY_S = 2.0
@@ -53,6 +53,16 @@ def open_server_reader(url: str, api_key: str | None, timeout_s: float) -> Sampl
     from launcher.observe.read import ServerReader
 
     return ServerReader(url, api_key=api_key, timeout_s=timeout_s)
+
+
+OpenGpus = Callable[[], GpuReader]
+
+
+def find_local_servers() -> tuple[LocalServer, ...]:
+    # Late, in the thread that searches: the screen is drawn before psutil is loaded.
+    from tui.discover import local_servers
+
+    return local_servers()
 
 
 class _Repeating(threading.Thread):
@@ -127,10 +137,11 @@ class ServerPoll:
 class GpuPoll:
     """The newest samples of all GPUs; the dear figures are refreshed less often than the memory."""
 
-    def __init__(self, reader: GpuReader, interval_s: Callable[[], float]) -> None:
+    def __init__(self, open_reader: OpenGpus, interval_s: Callable[[], float]) -> None:
         self.samples: tuple[GpuSample, ...] = ()
         self.problem: str | None = None
-        self._reader = reader
+        self._open_reader = open_reader
+        self._reader: GpuReader | None = None
         self._interval_s = interval_s
         self._dear_at = float("-inf")
         self._names: dict[int, str | None] = {}
@@ -139,6 +150,9 @@ class GpuPoll:
         began = time.monotonic()
         memory_only = began - self._dear_at < DEAR_GPU_EVERY_S - 0.1
         try:
+            if self._reader is None:
+                # Here and not before: starting a driver may take a second, and the screen must not wait for it.
+                self._reader = self._open_reader()
             samples = self._reader.read(memory_only=memory_only)
         except LauncherError as error:
             self.problem = str(error)
@@ -154,8 +168,14 @@ class GpuPoll:
     def fail(self, sentence: str) -> None:
         self.samples, self.problem = (), sentence
 
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
     def _with_names(self, samples: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
         """NVML tells pids alone. A pid that cannot be seen from here (a container's host) stays without a name."""
+        from tui.discover import process_name
+
         pids = {process.pid for gpu in samples for process in gpu.processes if process.name is None}
         self._names = {pid: self._names.get(pid) or process_name(pid) for pid in pids}
         return tuple(
@@ -216,10 +236,10 @@ class Collector:
     def __init__(
         self,
         settings: Settings,
-        gpus: GpuReader | None,
+        open_gpus: OpenGpus | None,
         *,
         open_reader: OpenReader = open_server_reader,
-        find: Callable[[], tuple[LocalServer, ...]] | None = None,
+        find: Callable[[], tuple[LocalServer, ...]] = find_local_servers,
         with_study: bool = True,
     ) -> None:
         self.interval_s = settings.interval_s
@@ -231,8 +251,7 @@ class Collector:
         self._threads: dict[str, _Repeating] = {}
         self._local: dict[str, LocalServer] = {}
         self._discovery_problem: str | None = None
-        self._gpus = GpuPoll(gpus, lambda: self.interval_s) if gpus is not None else None
-        self._gpu_reader = gpus
+        self._gpus = GpuPoll(open_gpus, lambda: self.interval_s) if open_gpus is not None else None
         self._study = StudyPoll(settings.study) if with_study else None
 
     def start(self) -> None:
@@ -276,8 +295,8 @@ class Collector:
             thread.stop()
         for poll in list(self._polls.values()):
             poll.close()
-        if self._gpu_reader is not None:
-            self._gpu_reader.close()
+        if self._gpus is not None:
+            self._gpus.close()
 
     def _with_pids(self, reading: ServerReading) -> ServerReading:
         local = self._local.get(reading.url.replace("//localhost:", "//127.0.0.1:"))
@@ -313,8 +332,6 @@ class Collector:
 
     def _discover(self) -> float:
         """Local servers and their processes; without --url each of them is watched from now on."""
-        if self._find is None:
-            return DISCOVER_EVERY_S
         began = time.thread_time()
         self._discovery_problem = None
         self._local = {server.url: server for server in self._find()}

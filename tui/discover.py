@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psutil
@@ -20,13 +21,15 @@ class LocalServer:
 
 
 def local_servers() -> tuple[LocalServer, ...]:
-    """Servers of all users whose sockets may be read, by port."""
+    """Servers of all users whose sockets may be read, by port. One walk over the processes serves all of them."""
+    processes = {process.pid: process for process in psutil.process_iter(["ppid", "cmdline"])}
+    parents = {pid: process.info["ppid"] for pid, process in processes.items()}
     found = {}
-    for process in psutil.process_iter(["pid", "cmdline"]):
+    for process in processes.values():
         if not is_sglang(process.info["cmdline"] or []):
             continue
         for port, host in _listening(process):
-            found[port] = LocalServer(f"http://{host}:{port}", tree(process))
+            found[port] = LocalServer(f"http://{host}:{port}", tree(process.pid, parents))
     return tuple(found[port] for port in sorted(found))
 
 
@@ -67,12 +70,15 @@ def _reachable(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def tree(process: psutil.Process) -> tuple[int, ...]:
-    """The process and its descendants; what has gone meanwhile is left out."""
-    try:
-        return (process.pid, *(child.pid for child in process.children(recursive=True)))
-    except psutil.Error:
-        return (process.pid,)
+def tree(root: int, parents: Mapping[int, int | None]) -> tuple[int, ...]:
+    """A process and its descendants, by everybody's parent."""
+    children: dict[int | None, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return tuple(found)
 
 
 def process_name(pid: int) -> str | None:

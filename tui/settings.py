@@ -126,7 +126,7 @@ def _from_args(settings: Settings, args: argparse.Namespace) -> Settings:
         ascii=settings.ascii or args.ascii,
         color=settings.color and not args.no_color,
         gpu=settings.gpu and not args.no_gpu,
-        gpu_source=args.gpus,
+        gpu_source=_checked_gpus(args.gpus),
         study=args.study,
     )
 
@@ -157,6 +157,12 @@ def checked_seconds(value: object, place: str, key: str) -> float:
     if not low <= seconds <= high:
         raise SettingsError(f"{place}: {value} s is out of range; between {low:g} and {high:g} s")
     return seconds
+
+
+def _checked_gpus(source: str | None) -> str | None:
+    if source is None or source == "nvml" or source.startswith("simulated:"):
+        return source
+    raise SettingsError(f"--gpus: {source!r} is no source of GPUs; it is nvml or simulated:DIR")
 
 
 def _checked_bool(value: object, place: str) -> bool:

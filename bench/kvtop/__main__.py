@@ -38,7 +38,7 @@ def main() -> None:
 
 def run(directory: Path, settle_s: float, measure_s: float) -> tuple[dict[str, Cost], float]:
     """The costs by program, and the seconds of `--once --json`."""
-    env = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": os.getcwd()}
+    env = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": os.getcwd(), "KVTUNE_HOME": str(directory)}
     costs = {}
     with watched_box(directory) as box:
         argv = (*KVTOP, *box.arguments, "--interval", "1")

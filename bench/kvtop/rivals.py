@@ -32,8 +32,9 @@ def _vllmstat(directory: Path) -> Rival | None:
     place = directory / "vllmstat"
     subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
     install = [str(place / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", "vllmstat"]
-    if subprocess.run(install, check=False).returncode != 0:
-        say("left out: vllmstat cannot be installed")
+    done = subprocess.run(install, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        say(f"left out: vllmstat cannot be installed: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}")
         return None
     return Rival("vllmstat", (str(place / "bin" / "vllmstat"), "--mock", "--interval", "1"))
 

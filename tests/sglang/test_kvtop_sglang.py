@@ -21,7 +21,6 @@ from launcher.version import detect_build
 from tui.build import SnapshotBuilder
 from tui.cli import run
 from tui.collector import Collector
-from tui.discover import local_servers
 from tui.record import Recorder
 from tui.settings import Settings
 from tui.snapshot import Snapshot
@@ -51,7 +50,7 @@ async def load(url: str, until: asyncio.Event) -> None:
 
 def watch(url: str, recording: Path) -> list[Snapshot]:
     """Snapshots of `WATCHED_S`, recorded on the way."""
-    collector = Collector(Settings(urls=(url,), interval_s=READ_EVERY_S), None, find=local_servers, with_study=False)
+    collector = Collector(Settings(urls=(url,), interval_s=READ_EVERY_S), None, with_study=False)
     builder, recorder, shown = SnapshotBuilder(READ_EVERY_S), Recorder(recording, READ_EVERY_S), []
     collector.start()
     deadline = time.monotonic() + WATCHED_S

@@ -52,7 +52,9 @@ def test_nothing_could_be_read_is_one(capsys: pytest.CaptureFixture[str]) -> Non
     assert err.startswith(f"kvtop: {NOBODY} cannot be reached")
 
 
-@pytest.mark.parametrize("argv", [["-u", "x"], ["-i", "SEC"], ["--config", "/nonexistent.toml"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "argv", [["-u", "x"], ["-i", "SEC"], ["--config", "/nonexistent.toml"], ["--gpus", "amd"], ["--nonsense"]]
+)
 def test_usage_errors_are_two_and_one_sentence(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert leaving([*argv, "--once"]) == 2
     out, err = capsys.readouterr()

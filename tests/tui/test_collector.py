@@ -70,12 +70,12 @@ def opened() -> Iterator[Callable[..., Collector]]:
         *,
         urls: tuple[str, ...] | None = None,
         gpus: FakeGpus | None = None,
-        find: Callable[[], tuple[LocalServer, ...]] | None = None,
+        find: Callable[[], tuple[LocalServer, ...]] = lambda: (),
     ) -> Collector:
         settings = Settings(urls=tuple(answers) if urls is None else urls, interval_s=0.2)
         collector = Collector(
             settings,
-            gpus,
+            (lambda: gpus) if gpus is not None else None,
             open_reader=lambda url, _key, _timeout_s: FakeReader(url, answers[url]),
             find=find,
             with_study=False,
@@ -161,7 +161,7 @@ def test_a_driver_that_fails_is_told_and_tried_again(opened: Callable[..., Colle
 
 def test_stop_closes_the_readers() -> None:
     reader = FakeReader(URL, good)
-    collector = Collector(Settings(urls=(URL,)), None, open_reader=lambda *_: reader, with_study=False)
+    collector = Collector(Settings(urls=(URL,)), None, open_reader=lambda *_: reader, find=lambda: (), with_study=False)
     collector.start()
     collector.stop()
     assert reader.closed == [URL]
