@@ -58,7 +58,7 @@ def simulated_server() -> Iterator[str]:
         with (Path(directory) / "log").open("w") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            _wait_ready(url, process)
+            wait_ready(url, process)
             yield url
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -66,13 +66,14 @@ def simulated_server() -> Iterator[str]:
             process.wait(30)
 
 
-def _wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+def wait_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Until the server answers /health; leaves when it dies or does not in time."""
     deadline_s = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline_s and process.poll() is None:
         with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"{url}/health"):
             return
         time.sleep(0.2)
-    raise SystemExit("the simulated server did not become ready")
+    raise SystemExit("the server did not become ready")
 
 
 def calls(output_tokens: int, stream: bool) -> list[Call]:
