@@ -8,6 +8,9 @@ quality allowlist is about the dtype in use, not the one asked for. Facts: flags
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from launcher.errors import UsageError
 
 _BYTES = {
@@ -59,9 +62,29 @@ def normalize_dtype(name: str) -> str:
     raise UsageError(f"kv-cache-dtype: {name!r} is none of {', '.join(_BYTES)}")
 
 
-def bytes_per_element(dtype: str) -> float:
-    """Of a normalised dtype, scales included."""
-    return _BYTES[dtype]
+def kv_elements_per_token(model_config: Mapping[str, Any], ranks_per_pool: int) -> int | None:
+    """Elements of KV cache per token and rank, from a model's config.json; None for models whose layers differ.
+
+    MHA and GQA: 2 · layers · kv_heads/ranks · head_dim (heads are copied where there are more ranks than heads).
+    MLA: layers · (kv_lora_rank + qk_rope_head_dim), the same on every rank (physics of SGLang 0.5.6-0.5.23).
+    """
+    text = model_config.get("text_config")
+    config = text if isinstance(text, Mapping) else model_config
+    layers, heads = config.get("num_hidden_layers"), config.get("num_attention_heads")
+    kinds = config.get("layer_types")
+    if not layers or not heads or (isinstance(kinds, list) and len(set(kinds)) > 1) or _is_hybrid(config):
+        return None
+    if config.get("kv_lora_rank"):
+        return int(layers * (config["kv_lora_rank"] + config.get("qk_rope_head_dim", 0)))
+    kv_heads = max(1, (config.get("num_key_value_heads") or heads) // ranks_per_pool)
+    head_dim = config.get("head_dim") or config.get("hidden_size", 0) // heads
+    return int(2 * layers * kv_heads * head_dim) or None
+
+
+def _is_hybrid(config: Mapping[str, Any]) -> bool:
+    """Layers without KV, or with a window of their own."""
+    names = ("full_attention_interval", "attn_layer_period", "hybrid_override_pattern", "index_topk")
+    return any(config.get(name) for name in names)
 
 
 def dtype_in_use(

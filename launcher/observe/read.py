@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from launcher.errors import NotServed, ObservationError, Unauthorized, Unparsable, Unreachable
 from launcher.observe.http import HttpReader
+from launcher.observe.in_use import with_dtype_in_use
 from launcher.observe.loads import sample_from_get_load, sample_from_loads
 from launcher.observe.merge import coverage_note, merge
 from launcher.observe.metrics import sample_from_exposition
@@ -141,7 +142,7 @@ class ServerReader:
             return self._info
         found = self._ask(self._server_info)
         if found is not None:
-            self._info = found
+            self._info = with_dtype_in_use(found)
         fresh_s = INFO_EVERY_S if metrics is not None else INFO_FOR_RATE_EVERY_S
         self._info_due_s = now_s + (fresh_s if found is not None else INFO_RETRY_S)
         return self._info

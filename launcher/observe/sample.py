@@ -102,6 +102,7 @@ class ServerFacts:
     """The largest decode batch with a captured graph."""
     schedule_conservativeness: float | None = None
     launcher_pid: int | None = None
+    model_path: str | None = None
     ranks_per_pool: int | None = None
     """TP and PP ranks that hold the same KV pool: their counters are duplicates. tp_size (times pp_size), or
     tp_size / dp_size with DP attention."""

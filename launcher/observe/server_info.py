@@ -31,6 +31,7 @@ def _facts(info: Payload, state: Payload) -> ServerFacts:
     return ServerFacts(
         sglang_version=text(info, "version"),
         model_name=text(info, "served_model_name", "model_path"),
+        model_path=text(info, "model_path"),
         kv_cache_dtype=_dtype(text(state, "kv_cache_dtype")) or _dtype(text(info, "kv_cache_dtype")),
         kv_cache_dtype_asked=text(info, "kv_cache_dtype"),
         mem_fraction_static=number(info, "mem_fraction_static"),
