@@ -8,6 +8,7 @@ from typing import Any
 from launcher.config import ServerConfig
 from launcher.dtype import normalize_dtype
 from launcher.errors import UsageError
+from launcher.redact import is_secret
 
 _ALIASES = {
     "tp": "tp_size",
@@ -32,7 +33,9 @@ def not_in_effect(config: ServerConfig, server_info: Mapping[str, Any]) -> tuple
     found = []
     for name, value in asked.items():
         shown = _ALIASES.get(name, name)
-        if value is not None and shown in server_info and not _same(value, server_info[shown]):
+        if value is None or shown not in server_info or is_secret(shown):
+            continue
+        if not _same(value, server_info[shown]):
             found.append(f"{name.replace('_', '-')}: {value} was asked, {server_info[shown]} is in effect")
     return tuple(found)
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from launcher.errors import NotServed, ObservationError, Unauthorized, Unparsable, Unreachable
+from launcher.observe.effect import not_in_effect
 from launcher.observe.http import HttpReader
 from launcher.observe.in_use import with_dtype_in_use
 from launcher.observe.loads import sample_from_get_load, sample_from_loads
@@ -27,6 +28,7 @@ from launcher.observe.server_info import sample_from_server_info
 
 if TYPE_CHECKING:
     from launcher.clock import Clock
+    from launcher.config import ServerConfig
 
 INFO_EVERY_S = 60.0
 INFO_FOR_RATE_EVERY_S = 10.0
@@ -77,6 +79,15 @@ class ServerReader:
         """
         with self._lock:
             return self._read()
+
+    def not_in_effect(self, config: ServerConfig) -> tuple[str, ...]:
+        """A sentence for each flag of `config` that the server does not run with; none where it does not tell."""
+        with self._lock:
+            try:
+                answer = read_json(self._http.get("/server_info"), "/server_info")
+            except ObservationError:
+                return ()
+        return not_in_effect(config, answer) if isinstance(answer, dict) else ()
 
     async def aread(self) -> ServerSample:
         """The same without blocking the event loop."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.clock import ManualClock
+from launcher.config import ServerConfig
 from launcher.errors import NotServed, Unauthorized, Unparsable, Unreachable
 from launcher.observe.read import INFO_EVERY_S, ServerReader
 
@@ -104,6 +105,16 @@ def test_server_info_is_asked_rarely() -> None:
     assert site.asked.count("/server_info") == 2
     assert site.asked.count("/metrics") == 6
     assert "/v1/loads" not in site.asked
+
+
+def test_flags_that_the_server_dropped_are_noticed() -> None:
+    site = ordinary(**{"/server_info": page({**INFO, "disable_radix_cache": False, "api_key": "theirs"})})
+    config = ServerConfig("m", flags={"disable-radix-cache": True, "tp-size": 2, "api-key": "ours"})
+    with serving(site) as url, ServerReader(url) as reader:
+        (sentence,) = reader.not_in_effect(config)
+    assert sentence.startswith("disable-radix-cache: True was asked")
+    with serving(Site({})) as url, ServerReader(url) as reader:
+        assert reader.not_in_effect(config) == ()
 
 
 def test_another_capacity_is_another_server() -> None:
