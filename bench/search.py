@@ -1,5 +1,4 @@
-"""How long one decision takes: propose, next level and verdict with forty trials in the history, on one
-thread."""
+"""How long one decision takes: propose, next level and verdict with forty trials in the history, on one thread."""
 
 from __future__ import annotations
 

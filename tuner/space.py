@@ -1,7 +1,7 @@
 """What may be searched: the outer launch flags, the quality allowlist, and the client concurrency.
 
-Everything that is not in the space stays pinned. The allowlist is the user's word on quality: a dtype is
-tried only if it is named here, whatever it would gain.
+Everything that is not in the space stays pinned. The allowlist is the user's word on quality: a dtype is tried only
+if it is named here, whatever it would gain.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ ELEMENT_BYTES: Mapping[str, float] = {
     "fp4_mx_block16": 9 / 16,
     "fp4_e2m1": 9 / 16,
 }
-"""Bytes of one KV element with its share of block scales (one scale byte per 32 for mxfp8, per 16 for
-FP4)."""
+"""Bytes of one KV element with its share of block scales (one scale byte per 32 for mxfp8, per 16 for FP4)."""
 
 BLACKWELL_ONLY = frozenset({"mxfp8", "nvfp4"})
 MLA_BACKENDS_WITHOUT_E5M2 = frozenset({"trtllm_mla", "cutedsl_mla"})
@@ -45,8 +44,7 @@ class Space:
     hicache_sizes_gb: tuple[int, ...] = (0,)
     concurrency: tuple[int, int] = (8, 256)
     further: Mapping[str, tuple[FlagValue, ...]] = field(default_factory=dict)
-    """Further SGLang flags by dashed name, each with the values to try; the first is where the search
-    starts."""
+    """Further SGLang flags by dashed name, each with the values to try; the first is where the search starts."""
 
     def __post_init__(self) -> None:
         low, high = self.fraction_bounds
@@ -96,8 +94,7 @@ class Space:
         return tuple(sorted(rungs))
 
     def nearest(self, setting: Setting) -> Setting:
-        """`setting` moved into the space: each value that is not allowed becomes the nearest or first
-        allowed one."""
+        """`setting` moved into the space: each value that is not allowed becomes the nearest or first allowed one."""
         low, high = self.fraction_bounds
         fraction = low if setting.mem_fraction_static is None else setting.mem_fraction_static
         dtype = setting.kv_cache_dtype
@@ -111,8 +108,7 @@ class Space:
 
 
 def overrides(setting: Setting, space: Space) -> int:
-    """How many searched knobs differ from the plainest choice (bfloat16, no HiCache, first value of each
-    flag)."""
+    """How many searched knobs differ from the plainest choice (bfloat16, no HiCache, first value of each flag)."""
     plain = [setting.kv_cache_dtype == "bfloat16", setting.hicache_size_gb == 0]
     plain += [setting.flags.get(name) == values[0] for name, values in space.further.items()]
     return plain.count(False)
@@ -121,12 +117,11 @@ def overrides(setting: Setting, space: Space) -> int:
 def refuse_impossible(
     space: Space, *, blackwell: bool | None, attention_backend: str | None, sglang_version: str | None
 ) -> None:
-    """Raise StudyFileError for a dtype that this GPU, attention backend or build cannot serve; None is not
-    known.
+    """Raise StudyFileError for a dtype that this GPU, attention backend or build cannot serve; None is not known.
 
-    Facts: mxfp8 and nvfp4 need Blackwell (RuntimeError or ValueError at start otherwise); the TensorRT-LLM
-    MLA backends take only bfloat16 and fp8_e4m3; fp8_e5m2 makes SGLang leave fa3 for triton in silence,
-    which would compare two kernels and not two dtypes; fp4_e2m1 is gone since 0.5.21.
+    Facts: mxfp8 and nvfp4 need Blackwell (RuntimeError or ValueError at start otherwise); the TensorRT-LLM MLA
+    backends take only bfloat16 and fp8_e4m3; fp8_e5m2 makes SGLang leave fa3 for triton in silence, which would
+    compare two kernels and not two dtypes; fp4_e2m1 is gone since 0.5.21.
     """
     for dtype in space.kv_cache_dtypes:
         if dtype in BLACKWELL_ONLY and blackwell is False:

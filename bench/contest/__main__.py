@@ -1,5 +1,4 @@
-"""`python -m bench.contest [--presets a.yaml b.yaml] [--seeds N]`: one run, a few tables, the figures
-last."""
+"""`python -m bench.contest [--presets a.yaml b.yaml] [--seeds N]`: one run, a few tables, the figures last."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What is run: presets with a workload and a space each, and what is hidden from every method, drawn per
-seed.
-"""
+"""What is run: presets with a workload and a space each, and what is hidden from every method, drawn per seed."""
 
 from __future__ import annotations
 

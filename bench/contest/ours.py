@@ -1,5 +1,4 @@
-"""kvtune's own search as a contestant: told what a daemon would tell it, and nothing of the preset's
-physics."""
+"""kvtune's own search as a contestant: told what a daemon would tell it, and nothing of the preset's physics."""
 
 from __future__ import annotations
 
@@ -14,8 +13,7 @@ from tuner.workload import load_workload
 
 
 class Kvtune:
-    """The searcher behind the contest's interface. `setting` of the final answer keeps the exported
-    margin."""
+    """The searcher behind the contest's interface. `setting` of the final answer keeps the exported margin."""
 
     def __init__(
         self, case: Case, seed: int, *, black_box: bool = False, probes: bool = True, name: str = "kvtune"
@@ -49,8 +47,7 @@ class Kvtune:
 
 
 def prior_of(preset: Preset) -> MemoryPrior:
-    """What a model's config.json, its index and the driver would say. Hidden: B, W, overhead, transient,
-    speed.
+    """What a model's config.json, its index and the driver would say. Hidden: B, W, overhead, transient, speed.
 
     The MLP's width is left out: a preset does not name it, and without it the transient starts as a guess.
     """

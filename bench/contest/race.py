@@ -38,8 +38,7 @@ class Method(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """After one relaunch: simulated seconds spent, and the true share of the oracle that would be handed
-    over."""
+    """After one relaunch: simulated seconds spent, and the true share of the oracle that would be handed over."""
 
     spent_s: float
     share: float

@@ -1,10 +1,8 @@
-"""The rivals. Each sees what a tuner sees of a trial: rates, and that a start failed. All climb the same
-levels.
+"""The rivals. Each sees what a tuner sees of a trial: rates, and that a start failed. All climb the same levels.
 
-The inner loop is the same for all: four concurrency levels of one start, evenly spaced in ratio, climbing
-until requests queue or the rate falls. That is more than the published tools have (one load per
-relaunch), and it helps. The model-based ones begin at SGLang's own default, as a careful user of them
-would.
+The inner loop is the same for all: four concurrency levels of one start, evenly spaced in ratio, climbing until
+requests queue or the rate falls. That is more than the published tools have (one load per relaunch), and it helps.
+The model-based ones begin at SGLang's own default, as a careful user of them would.
 """
 
 from __future__ import annotations
@@ -105,8 +103,7 @@ class Default(Rival):
 
 
 class Grid(Rival):
-    """What a person would run: fractions upwards until one dies, for each dtype, then with HiCache at the
-    best."""
+    """What a person would run: fractions upwards until one dies, for each dtype, then with HiCache at the best."""
 
     name = "grid by hand"
     fractions = (0.80, 0.84, 0.87, 0.90, 0.92, 0.94, 0.96)

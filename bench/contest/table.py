@@ -1,9 +1,7 @@
-"""The true rate of every configuration of a case: each cell is a level measured on the engine in virtual
-time.
+"""The true rate of every configuration of a case: each cell is a level measured on the engine in virtual time.
 
-Cells lie on a grid of (dtype, HiCache size, capacity, concurrency); in between, logs are interpolated. The
-engine runs without noise and with the preset's own speed: a seed's speed divides the rates, its B and W
-move the capacity.
+Cells lie on a grid of (dtype, HiCache size, capacity, concurrency); in between, logs are interpolated. The engine
+runs without noise and with the preset's own speed: a seed's speed divides the rates, its B and W move the capacity.
 """
 
 from __future__ import annotations
@@ -145,17 +143,13 @@ def _build(case: Case) -> RateTable:
 
 
 def _distinct(case: Case) -> tuple[int, ...]:
-    """Where no prompt shares a prefix the host pool's size changes nothing: on or off is all there is to
-    measure.
-    """
+    """Where no prompt shares a prefix the host pool's size changes nothing: on or off is all there is to measure."""
     sizes = case.space.hicache_sizes_gb
     return sizes if case.reused_prefix_share > 0 or len(sizes) < 2 else (sizes[0], sizes[-1])
 
 
 def _row(case: Case, dtype: str, hicache_gb: int, capacity: float, levels: Sequence[int]) -> list[list[float]]:
-    """One capacity at every level. Once a tenth of the clients wait, more of them change nothing but the
-    queue.
-    """
+    """One capacity at every level. Once a tenth of the clients wait, more of them change nothing but the queue."""
     cells: list[Cell] = []
     for level in levels:
         if cells and cells[-1].queued > 0.1 * (cells[-1].running + cells[-1].queued):

@@ -1,9 +1,8 @@
 """One study's machine in virtual time: what a daemon would see of it, and what the referee knows of it.
 
-Starts and deaths are the simulated engine's own: its log text is read by `launcher.logs`, its failures are
-classified by `launcher.failures`. Every level first loads the running engine for real for a minute, which
-kills it or shows the driver's minima; the level's rate then comes from the case's table, divided by the
-seed's speed, times the noise.
+Starts and deaths are the simulated engine's own: its log text is read by `launcher.logs`, its failures are classified
+by `launcher.failures`. Every level first loads the running engine for real for a minute, which kills it or shows the
+driver's minima; the level's rate then comes from the case's table, divided by the seed's speed, times the noise.
 """
 
 from __future__ import annotations
@@ -107,9 +106,7 @@ class World:
         return self._cell(setting, concurrency).rate
 
     def lives(self, setting: Setting, *, transient_sds: float) -> bool:
-        """Whether a start survives its heaviest step when the transient is that many deviations above its
-        mean.
-        """
+        """Whether a start survives its heaviest step when the transient is that many deviations above its mean."""
         plan = self._plan(setting)
         if plan.death is not None:
             return False
@@ -117,9 +114,7 @@ class World:
         return plan.headroom_gib - self._hidden_gib > share * self._worst_step_gib(setting)
 
     def oracle(self) -> float:
-        """The best true rate among the settings that live with the transient two deviations above its
-        mean.
-        """
+        """The best true rate among the settings that live with the transient two deviations above its mean."""
         space = self.case.space
         ladder = np.array(space.concurrency_ladder(rungs_per_doubling=4), dtype=float)
         best = 0.0
@@ -138,9 +133,7 @@ class World:
         return best
 
     def _worst_step_gib(self, setting: Setting) -> float:
-        """A full prefill chunk with the logits of its requests, or the logits of a full house, whichever
-        is more.
-        """
+        """A full prefill chunk with the logits of its requests, or the logits of a full house, whichever is more."""
         transient, model = self._preset.transient, self._preset.model
         options = options_of(self._preset, self._config(setting))
         per_token = transient.before_bytes_per_token + transient.largest_bytes_per_token

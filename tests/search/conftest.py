@@ -1,5 +1,4 @@
-"""A tiny truth of its own for the search to find: not the simulated engine, only the arithmetic and a bent
-curve."""
+"""A tiny truth of its own for the search to find: not the simulated engine, only the arithmetic and a bent curve."""
 
 from __future__ import annotations
 

@@ -123,8 +123,7 @@ def test_h200_starts_follow_from_the_one_at_097(tmp_path: Path, fraction: float,
 
 
 def test_h200_boundary_after_the_crash_at_098(tmp_path: Path) -> None:
-    """The crash wanted 1.69 GiB where 1.06 were free: the next plan keeps away from it and still allows
-    0.96."""
+    """The crash wanted 1.69 GiB where 1.06 were free: the next plan keeps away from it and still allows 0.96."""
     prior = MemoryPrior(read_geometry(written(tmp_path, QWEN_CONFIG)), 140.4, chunk_tokens=16_384)
     oom = Failure(
         kind=Kind.GPU_OOM_RUNTIME,

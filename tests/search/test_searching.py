@@ -1,6 +1,4 @@
-"""The search on a toy truth of its own: near the best in few starts, safely, purely, and with honest
-words.
-"""
+"""The search on a toy truth of its own: near the best in few starts, safely, purely, and with honest words."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a setting will hold, leave free and survive: a prior from config.json and the GPUs, exact after one
-start."""
+"""What a setting will hold, leave free and survive: a prior from config.json and the GPUs, exact after one start."""
 
 from tuner.memory.geometry import ModelGeometry, read_geometry
 from tuner.memory.host import HostMemory

@@ -1,5 +1,4 @@
-"""What is believed of one number: a normal for what starts show directly, a grid for the transient that
-they bound."""
+"""What is believed of one number: a normal for what starts show, a grid for the transient that they bound."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ class Belief:
     sd: float
 
     def above(self, floor: float) -> Belief:
-        """This belief, once the number is known to lie above `floor` (the moments of the truncated
-        normal)."""
+        """This belief, once the number is known to lie above `floor` (the moments of the truncated normal)."""
         alpha = (floor - self.mean) / self.sd
         hazard = float(np.exp(norm.logpdf(alpha) - norm.logsf(alpha)))
         shrink = 1 + alpha * hazard - hazard**2
@@ -33,8 +31,7 @@ class Belief:
 
 
 class GridBelief:
-    """A belief over `GRID_GIB`, sharpened by bounds and by near-direct sightings. Immutable: each update is
-    new."""
+    """A belief over `GRID_GIB`, sharpened by bounds and by near-direct sightings. Immutable: each update is new."""
 
     def __init__(self, log_weights: Array) -> None:
         shifted = np.exp(log_weights - log_weights.max())
@@ -76,8 +73,7 @@ class GridBelief:
         return self._with(log_ndtr((ceiling_gib - GRID_GIB) / sd_gib))
 
     def about(self, value_gib: float, sd_gib: float) -> GridBelief:
-        """The number was read off, within `sd_gib`. Heavy tails: one odd reading must not outweigh
-        everything."""
+        """The number was read off, within `sd_gib`. Heavy tails: one odd reading must not outweigh everything."""
         return self._with(-2.0 * np.log1p(((GRID_GIB - value_gib) / sd_gib) ** 2 / 3))
 
     def seen_at_least(self, value_gib: float, sd_gib: float, excess_gib: float) -> GridBelief:

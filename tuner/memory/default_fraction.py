@@ -16,8 +16,7 @@ _LARGEST_CHUNK = 16384
 
 
 def default_chunk_tokens(gpu_total_gib: float) -> int:
-    """SGLang's default --chunked-prefill-size by the size of the GPU (2,048 below 20 GiB, 16,384 from 160
-    GiB up)."""
+    """SGLang's default --chunked-prefill-size by the size of the GPU (2,048 below 20 GiB, 16,384 from 160 GiB up)."""
     for below_gib, chunk in _CHUNK_BY_GPU_GIB:
         if gpu_total_gib < below_gib:
             return chunk

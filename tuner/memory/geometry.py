@@ -21,8 +21,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class ModelGeometry:
-    """The figures of a config.json that memory follows from. Sizes in elements, weights in bytes over all
-    ranks."""
+    """The figures of a config.json that memory follows from. Sizes in elements, weights in bytes over all ranks."""
 
     model_type: str
     layers: int
@@ -53,8 +52,7 @@ class ModelGeometry:
         return self.layers * heads_per_rank * 2 * self.head_dim * element_bytes
 
     def prefill_transient_gib(self, chunk_tokens: int, tp_size: int) -> float:
-        """What the gate and up projections of one prefill chunk take: chunk * 2 * intermediate / tp * 2
-        bytes.
+        """What the gate and up projections of one prefill chunk take: chunk * 2 * intermediate / tp * 2 bytes.
 
         It was exactly the request that failed on an H200 (16,384 * 2 * 27,648 * 2 bytes = 1.69 GiB).
         """
@@ -62,8 +60,7 @@ class ModelGeometry:
 
 
 def read_geometry(model_path: Path) -> ModelGeometry:
-    """Read `config.json` (the file itself or the directory that holds it), and the weights' index where
-    there is one.
+    """Read `config.json` (the file itself or the directory that holds it), and the weights' index where there is one.
 
     Raises StudyFileError naming the file and the key that is missing.
     """
@@ -132,8 +129,7 @@ def _with_weights(geometry: ModelGeometry, weights_bytes: float, *, known: bool)
 def _estimated_weights_bytes(
     text: Mapping[str, Any], geometry: ModelGeometry, quantization: Mapping[str, Any]
 ) -> float:
-    """Parameters by group times the bytes of each: embeddings stay in 2 bytes, INT4 checkpoints keep
-    attention too."""
+    """Parameters by group times the bytes of each: embeddings stay in 2 bytes, in INT4 checkpoints attention too."""
     embeddings = geometry.vocab_size * geometry.hidden_size * (1 if text.get("tie_word_embeddings") else 2)
     attention = geometry.layers * _attention_parameters(text, geometry)
     feed_forward = _feed_forward_parameters(text, geometry)
@@ -164,8 +160,7 @@ def _feed_forward_parameters(text: Mapping[str, Any], geometry: ModelGeometry) -
 
 
 def _bytes_per_weight(quantization: Mapping[str, Any]) -> float:
-    """Bytes of one quantised weight with its share of group scales; 2 when the checkpoint is not
-    quantised."""
+    """Bytes of one quantised weight with its share of group scales; 2 when the checkpoint is not quantised."""
     if not quantization:
         return 2.0
     groups = quantization.get("config_groups") or {}

@@ -1,10 +1,9 @@
 """Whether the host pool of HiCache fits: cgroup, ranks and version decide, not the GPU.
 
 Facts (SGLang): `--hicache-size` is decimal GB *per rank*; 10 GiB always stay reserved. Up to 0.5.18 each rank
-compares its own request with the whole machine, so all pass and the kernel kills: the sum must fit. From
-0.5.19 the budget is divided by the ranks but re-read while peers are pinning, so up to 1 / (2 * ranks - 1)
-surely fits and up to 1 / ranks usually does. Up to 0.5.14 the host pool must hold more tokens than the
-device pool (an assertion).
+compares its own request with the whole machine, so all pass and the kernel kills: the sum must fit. From 0.5.19 the
+budget is divided by the ranks but re-read while peers are pinning, so up to 1 / (2 * ranks - 1) surely fits and up to
+1 / ranks usually does. Up to 0.5.14 the host pool must hold more tokens than the device pool (an assertion).
 """
 
 from __future__ import annotations
@@ -19,16 +18,14 @@ GB = 10**9
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """The memory a container may really take, and how many ranks share it (per NUMA node where ranks are
-    bound)."""
+    """The memory a container may really take, and how many ranks share it (per NUMA node where ranks are bound)."""
 
     available_bytes: int
     """The smaller of MemAvailable and what the cgroup leaves."""
     ranks: int
     sglang_version: str | None = None
     numa_available_bytes: int | None = None
-    """Of the poorest NUMA node, when each rank is bound to one; its share of the ranks is
-    `ranks_per_numa`."""
+    """Of the poorest NUMA node, when each rank is bound to one; its share of the ranks is `ranks_per_numa`."""
     ranks_per_numa: int = 0
 
     @property

@@ -1,5 +1,4 @@
-"""From trials to the memory model: what each start and each failure says about B, W, b, overhead and
-transient."""
+"""From trials to the memory model: what each start and each failure says about B, W, b, overhead and transient."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ LOADED_EXCESS_GIB = 0.06
 LOADED_EXCESS_SHARE = 0.06
 IDLE_EXCESS_GIB = 0.3
 IDLE_EXCESS_SHARE = 0.4
-"""By how much the worst transient may exceed the worst one seen: little after a full house, much after
-light load."""
+"""By how much the worst transient may exceed the worst one seen: little after a full house, much after light load."""
 
 SURPRISE_CHANCE = 0.1
 SURPRISE_EXCESS_GIB = 0.7
@@ -61,8 +59,7 @@ def _seen(trial: TrialResult) -> MemorySeen:
 
 
 def _with_arithmetic(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryModel:
-    """B, W and b, from every start that printed them; W / B from "minimum viable" where a start got no
-    further."""
+    """B, W and b, from every start that printed them; W / B from "minimum viable" where a start got no further."""
     befores, weights, token_bytes = [], [], defaultdict(list)
     for trial in trials:
         seen = _seen(trial)
@@ -95,8 +92,7 @@ def _with_minimum_fraction(model: MemoryModel, trials: Iterable[TrialResult]) ->
 
 
 def _with_request_table(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryModel:
-    """Context and running requests of the latest start-up line; a number that is not the default's is
-    pinned."""
+    """Context and running requests of the latest start-up line; a number that is not the default's is pinned."""
     for trial in trials:
         seen = _seen(trial)
         if seen.context_len and seen.max_running_requests and seen.capacity_tokens:
@@ -225,8 +221,7 @@ def _is_full(level: LevelResult, trials: Sequence[TrialResult]) -> bool:
 
 
 def _with_crash(belief: GridBelief, failure: Failure | None, headroom: float, scale: float) -> GridBelief:
-    """A crash exceeds the headroom; where it says what it asked for, the transient is at least what that
-    adds up to."""
+    """A crash exceeds the headroom; where it says what it asked for, the transient is at least that sum."""
     belief = belief.above(headroom / scale, max(0.08, START_TRANSIENT_SHARE_SD * headroom))
     numbers = failure.numbers if failure is not None else None
     if numbers is None or numbers.tried_gib is None or numbers.gpu_free_gib is None:

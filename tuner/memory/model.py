@@ -3,11 +3,9 @@
     slack(f)    = B - W - pool,  pool = f * B - W unless --max-total-tokens caps it
     headroom(f) = slack(f) - request table - overhead(dtype, HiCache on or off)
     table       = (max running requests + 1) * (context + 4) * 4 bytes   (SGLang's ReqToTokenPool, int32)
-    feasible    <=> headroom(f) > transient     and the pool serves the longest request, and the host pool
-    fits
-B, W, b and the overhead are read off the first start that reaches its memory lines; the transient is
-bounded from below by what NVML saw under load and by crashes, from above by the room that whole levels
-survived with.
+    feasible    <=> headroom(f) > transient, the pool serves the longest request, and the host pool fits
+B, W, b and the overhead are read off the first start that reaches its memory lines; the transient is bounded from
+below by what NVML saw under load and by crashes, from above by the room that whole levels survived with.
 """
 
 from __future__ import annotations
@@ -43,8 +41,7 @@ OverheadGroup = tuple[str, bool]
 
 @dataclass(frozen=True, slots=True)
 class MemoryPrediction:
-    """What one setting should hold and survive. `survival` is conditional: each stage given the stages
-    before it."""
+    """What one setting should hold and survive. `survival` is conditional: each stage given the stages before it."""
 
     tokens: float
     tokens_sd: float
@@ -120,8 +117,7 @@ class MemoryModel:
         return 1 - CHUNK_SHARE + CHUNK_SHARE * chunk / self.prior.chunk
 
     def predict(self, setting: Setting) -> MemoryPrediction:
-        """Tokens (of one DP rank), headroom in GiB of the poorest rank, and the chance of surviving each
-        stage."""
+        """Tokens (of one DP rank), headroom in GiB of the poorest rank, and the chance of surviving each stage."""
         token_bytes, seen = self.bytes_per_token(setting.kv_cache_dtype)
         pool = self.pool_gib(setting)
         tokens = max(0.0, pool) * GIB / token_bytes

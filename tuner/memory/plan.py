@@ -49,8 +49,8 @@ def plan_table(
 ) -> tuple[PlanRow, ...]:
     """Rows by dtype, then fraction. `started` is what one start's log showed (`launcher.logs.read_timeline`).
 
-    With the config alone B, W and the overhead are a prior and the standard deviations are wide; with one
-    start they are exact. Raises StudyFileError for a config.json that cannot be read.
+    With the config alone B, W and the overhead are a prior and the standard deviations are wide; with one start they
+    are exact. Raises StudyFileError for a config.json that cannot be read.
     """
     geometry = read_geometry(model_path) if model_path is not None else None
     prior = MemoryPrior(geometry, gpu_total_gib, tp_size, chunk_tokens, host)

@@ -1,5 +1,4 @@
-"""What is believed of memory before any start: the model's shape, the GPUs' size, and what runs elsewhere
-showed."""
+"""What is believed of memory before any start: the model's shape, the GPUs' size, and what runs elsewhere showed."""
 
 from __future__ import annotations
 
@@ -13,13 +12,11 @@ from tuner.memory.host import HostMemory
 CONTEXT_GIB = Belief(1.5, 0.5)
 """CUDA context and NCCL buffers per rank: 1.27 GiB on an H200 alone, 1.5 GiB on 8 x RTX PRO 6000."""
 OVERHEAD_GIB = Belief(3.2, 2.0)
-"""Graphs and workspaces: 1.1-1.3 GiB (H200, decode graphs), 3.4 with prefill graphs, 5.76 (Kimi-K2.5, TP
-8)."""
+"""Graphs and workspaces: 1.1-1.3 GiB (H200, decode graphs), 3.4 with prefill graphs, 5.76 (Kimi-K2.5, TP 8)."""
 WORKSPACE_GIB = 0.5
 TRANSIENT_LOG_SD = 0.55
 WEIGHTS_SHARE_SD = {True: 0.03, False: 0.12}
-"""Relative doubt of the weights per rank: known from the index (3%: what is replicated or repacked), or
-estimated."""
+"""Relative doubt of the weights per rank: known from the index (3%: what is replicated or repacked), or estimated."""
 WEIGHTS_GROWTH = 1.03
 """Kimi-K2.5: 554 GiB / 8 = 69.3 became 72.4; an unquantised 32B model kept its size."""
 
@@ -50,8 +47,8 @@ class MemoryPrior:
         return self.graph_batch or default_graph_batch(self.gpu_total_gib or 80.0, self.tp_size)
 
     def default_fraction(self) -> float:
-        """SGLang's own choice; 0.85 where the GPU's size is not known (it takes 0.88 then, which is not the
-        safe side)."""
+        """SGLang's own choice; 0.85 where the GPU's size is not known (it takes 0.88 then, which is not the safe
+        side)."""
         if self.gpu_total_gib is None:
             return 0.85
         is_mla = self.geometry is not None and self.geometry.is_mla

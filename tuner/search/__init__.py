@@ -1,5 +1,4 @@
-"""What to start next, what to measure in it, when to stop and who won. The physics first, a Gaussian
-process on it."""
+"""What to start next, what to measure in it, when to stop and who won: physics, and a Gaussian process on it."""
 
 from tuner.search.options import SearchOptions
 from tuner.search.searcher import Searcher

@@ -1,5 +1,4 @@
-"""Which start to make next: expected improvement x chance of survival / expected minutes, over the whole
-space."""
+"""Which start to make next: expected improvement x chance of survival / expected minutes, over the whole space."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ def reserve_s(knowledge: Knowledge) -> float:
 
 
 def next_confirmation(knowledge: Knowledge) -> Standing | None:
-    """Whom to measure again now: the runner-up first, then the incumbent; None when nothing is left to
-    settle."""
+    """Whom to measure again now: the runner-up first, then the incumbent; None when nothing is left to settle."""
     contenders = _contenders(knowledge)
     if not knowledge.options.confirm or not contenders:
         return None

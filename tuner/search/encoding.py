@@ -21,8 +21,7 @@ Column = Callable[[Setting, int, float], float | str]
 class Encoding:
     """Which knobs vary, and how each becomes a coordinate. A knob with one value is no dimension.
 
-    With the physics the fraction is replaced by what it buys, the capacity; the black box sees the fraction
-    itself.
+    With the physics the fraction is replaced by what it buys, the capacity; the black box sees the fraction itself.
     """
 
     def __init__(self, space: Space, token_bounds: tuple[float, float], *, black_box: bool) -> None:

@@ -116,8 +116,7 @@ def _slope_words(knowledge: Knowledge, winner: Standing) -> str:
 
 
 def _knob_words(winner: Standing, ranked: Sequence[Standing]) -> list[str]:
-    """What each knob gave, by measured settings that differ from the winner in that knob (and the
-    fraction)."""
+    """What each knob gave, by measured settings that differ from the winner in that knob (and the fraction)."""
     words = []
     for other in ranked[1:]:
         knobs = _differing(winner.setting, other.setting)

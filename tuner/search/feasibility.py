@@ -1,5 +1,4 @@
-"""Whether a setting will live: by the memory model, or (black box) from the fractions that lived and died
-alone."""
+"""Whether a setting will live: by the memory model, or (black box) from the fractions that lived and died alone."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class PhysicalFeasibility:
 
 
 class BareFeasibility:
-    """Two boundaries per family of settings, each between what lived and what died; their direction is
-    evidence."""
+    """Two boundaries per family of settings, each between what lived and what died; their direction is evidence."""
 
     def __init__(self, trials: Sequence[TrialResult]) -> None:
         self._trials = tuple(trials)
@@ -83,8 +81,7 @@ def _fraction(setting: Setting) -> float:
 
 
 def _alike(one: Setting, other: Setting) -> bool:
-    """HiCache is left out on purpose: it takes host memory, and too few trials are left to split them
-    further."""
+    """HiCache is left out on purpose: it takes host memory, and too few trials are left to split them further."""
     return one.kv_cache_dtype == other.kv_cache_dtype and one.flags == other.flags
 
 

@@ -30,8 +30,7 @@ NO_REUSE_GAIN = (-0.01, 0.02)
 UNKNOWN_REUSE_GAIN = (0.0, 0.06)
 REUSED_SHARE = 0.05
 REUSE_GAIN = (0.02, 0.10)
-"""Prior log gain of HiCache: only a cost without shared prefixes; at most about 9% of throughput was ever
-published."""
+"""Prior log gain of HiCache: only a cost without shared prefixes; the largest published gain is about 9%."""
 
 
 def key_of(setting: Setting) -> Key:
@@ -78,8 +77,7 @@ class Knowledge:
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
-        """Every usable level. A probe's rate counts for dense models alone: random weights route unlike
-        real ones."""
+        """Every usable level. A probe's rate counts for dense models alone: random weights route unlike real ones."""
         dense = self.prior.geometry is None or self.prior.geometry.experts == 0
         earlier = points_of(self.options.earlier, earlier=True)
         own = points_of(self.history)
@@ -87,8 +85,7 @@ class Knowledge:
 
     @cached_property
     def tokens_in_flight(self) -> float | None:
-        """KV tokens that a running request holds: as the fullest level of any start showed it, else as
-        told."""
+        """KV tokens that a running request holds: as the fullest level of any start showed it, else as told."""
         seen = [
             (level.token_usage_share or 0.0, level.tokens_in_flight_each)
             for trial in self.evidence

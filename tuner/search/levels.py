@@ -1,5 +1,4 @@
-"""Which concurrency to measure next in a running server: climbing, informative, and cut when nothing can be
-won."""
+"""Which concurrency to measure next in a running server: climbing, informative, and cut when nothing can be won."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ FULL_USAGE = 0.85
 
 
 def first_level(knowledge: Knowledge, setting: Setting) -> int:
-    """Where to begin in a fresh server: the promising level if the server is sure to carry it, else below
-    it."""
+    """Where to begin in a fresh server: the promising level if the server is sure to carry it, else below it."""
     ladder = knowledge.ladder()
     if knowledge.rate is None:
         return _rung_below(ladder, _filling(knowledge, setting) or FIRST_SHARE_OF_RANGE * ladder[-1])

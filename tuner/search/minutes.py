@@ -1,5 +1,4 @@
-"""What a trial will take, in study seconds: learned from the trials so far, with stated guesses before the
-first."""
+"""What a trial will take, in study seconds: learned from the trials so far, with stated guesses before the first."""
 
 from __future__ import annotations
 
@@ -51,8 +50,7 @@ class MinutesModel:
 
 
 def learn_minutes(history: Sequence[TrialResult], options: SearchOptions, prior: MemoryPrior) -> MinutesModel:
-    """Medians over what was seen; a probe's start says nothing of reading weights, and the other way
-    round."""
+    """Medians over what was seen; a probe's start says nothing of reading weights, and the other way round."""
     started = [trial for trial in history if trial.timeline is not None and trial.timeline.ready_s is not None]
     real = [_start_s(trial) for trial in started if not _is_probe(trial)]
     dummy = [_start_s(trial) for trial in started if _is_probe(trial)]

@@ -1,5 +1,4 @@
-"""What the search may be told beside the space: the user's present flags, the workload's shape, and its
-manners."""
+"""What the search may be told beside the space: the user's present flags, the workload's shape, and its manners."""
 
 from __future__ import annotations
 
@@ -10,8 +9,7 @@ from tuner.trial import Setting, TrialResult
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Everything has a default; a search without any of it starts at SGLang's own default and learns the
-    rest."""
+    """Everything has a default; a search without any of it starts at SGLang's own default and learns the rest."""
 
     current: Setting | None = None
     """The flags the user runs today: known to work, so the first point. None: SGLang's own default."""

@@ -20,8 +20,7 @@ NO_RATE = frozenset({LevelEnd.CRASHED, LevelEnd.STALLED, LevelEnd.STOPPED})
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One level of one start. `log_rate` is of the objective in tokens per second; `log_sd` its standard
-    error."""
+    """One level of one start. `log_rate` is of the objective in tokens per second; `log_sd` its standard error."""
 
     trial_id: int
     setting: Setting

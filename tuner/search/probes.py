@@ -1,7 +1,7 @@
 """Cheap probes: starts with --load-format dummy show the memory of a start without reading its weights.
 
-They pay when reading the weights takes minutes. The first real start must confirm what they showed; if its
-capacity or headroom differs, every probe of the study is dropped.
+They pay when reading the weights takes minutes. The first real start must confirm what they showed; if its capacity
+or headroom differs, every probe of the study is dropped.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ HEADROOM_GIB = 0.4
 
 
 def trusted(prior: MemoryPrior, history: Sequence[TrialResult]) -> bool:
-    """False once a real start contradicts what the probes had predicted: by its log lines, or by dying at
-    once.
-    """
+    """False once a real start contradicts what the probes had predicted: by its log lines, or by dying at once."""
     probes = [trial for trial in history if trial.proposal.purpose is Purpose.PROBE and _shows_memory(trial)]
     real = [trial for trial in history if trial.proposal.purpose is not Purpose.PROBE and _tells(trial)]
     if not probes or not real:

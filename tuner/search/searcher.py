@@ -1,7 +1,7 @@
 """The searcher: a pure function from a history to the next start, the next level, and the verdict.
 
-Same space, prior, options, seed and history give the same answers: a killed daemon proposes what it would
-have proposed. Between calls only the last answer's knowledge is kept, for the next question about the same history.
+Same space, prior, options, seed and history give the same answers: a killed daemon proposes what it would have
+proposed. Between calls only the last answer's knowledge is kept, for the next question about the same history.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ PROBE_BELOW_CHANCE = 0.5
 
 
 class Searcher:
-    """Decides what to start and what to measure. `seed` breaks nothing but exact ties, and is kept for the
-    record."""
+    """Decides what to start and what to measure. `seed` breaks nothing but exact ties, and is kept for the record."""
 
     def __init__(
         self,
@@ -51,8 +50,7 @@ class Searcher:
         self._last: Knowledge | None = None
 
     def propose(self, history: Sequence[TrialResult], remaining_s: float) -> Proposal | None:
-        """The next start, or None when nothing more is worth its minutes or fits into `remaining_s` study
-        seconds."""
+        """The next start, or None when nothing more is worth its minutes or fits into `remaining_s` study seconds."""
         knowledge = self._knowledge(history)
         if not knowledge.real_points:
             first = self._before_the_first_rate(knowledge)
@@ -120,8 +118,7 @@ class Searcher:
         return knowledge.minutes.trial(proposal.setting, 1.0, dummy=dummy)
 
     def _is_stress_only(self, proposal: Proposal) -> bool:
-        """A probe whose rates mean nothing (a mixture of experts) shows the transient under the fullest
-        load."""
+        """A probe whose rates mean nothing (a mixture of experts) shows the transient under the fullest load."""
         dense = self.prior.geometry is None or self.prior.geometry.experts == 0
         return proposal.purpose is Purpose.PROBE and not dense
 
@@ -133,8 +130,7 @@ class Searcher:
         return self._last
 
     def _before_the_first_rate(self, knowledge: Knowledge) -> Proposal | None:
-        """Probe first where weights take minutes; then a start that is safe; with memory known, a roomy
-        one."""
+        """Probe first where weights take minutes; then a start that is safe; with memory known, a roomy one."""
         if knowledge.rate is not None:
             ranked = sorted(candidates(knowledge), key=lambda one: -one.log_rate)
             return self._exploration(knowledge, ranked[0], probing=False) if ranked else None
@@ -158,8 +154,7 @@ class Searcher:
         return self._proposal(knowledge, candidate.setting, purpose, reason, candidate)
 
     def _may_probe(self, knowledge: Knowledge, setting: Setting) -> bool:
-        """Probes rank candidates only for dense models, after a real start agreed with one, and once per
-        setting."""
+        """Probes rank candidates only for dense models, after a real start agreed with one, and once per setting."""
         dense = self.prior.geometry is not None and self.prior.geometry.experts == 0
         probed = {key_of(trial.proposal.setting) for trial in knowledge.history}
         agreed = confirmed(self.prior, knowledge.history)

@@ -23,8 +23,7 @@ WORST_SHARE = 0.975
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One setting at one concurrency. `log_rate` is the model's posterior, `measured` pools the levels
-    alone."""
+    """One setting at one concurrency. `log_rate` is the model's posterior, `measured` pools the levels alone."""
 
     trial_id: int
     setting: Setting
@@ -73,8 +72,7 @@ def _noise(one: Standing, other: Standing) -> float:
 
 
 def _safest(chosen: Standing, ranked: Sequence[Standing], enough_gib: float) -> Standing:
-    """Equal rates of one family go to more headroom, up to what is comfortable; beyond that it buys
-    nothing."""
+    """Equal rates of one family go to more headroom, up to what is comfortable; beyond that it buys nothing."""
     ties = [one for one in ranked if family_of(one.setting) == family_of(chosen.setting) and _is_equal(chosen, one)]
     return max(ties, key=lambda one: (min(one.headroom_gib, enough_gib), one.log_rate))
 

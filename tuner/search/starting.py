@@ -13,8 +13,7 @@ NEARLY_SAFEST = 0.95
 
 
 def plain_setting(knowledge: Knowledge) -> Setting:
-    """The user's present flags moved into the space, else SGLang's default fraction with nothing else
-    turned on."""
+    """The user's present flags moved into the space, else SGLang's default fraction with nothing else turned on."""
     current = knowledge.options.current
     if current is not None:
         return knowledge.space.nearest(current)
@@ -26,8 +25,8 @@ def plain_setting(knowledge: Knowledge) -> Setting:
 def starting_setting(knowledge: Knowledge) -> Setting | None:
     """Where to start: the plain setting if it should live, else the nearest fraction that should.
 
-    What has been running at the user's is not doubted on a prior's word; only a start that died moves it.
-    None when every fraction of the family has been ruled out.
+    What has been running at the user's is not doubted on a prior's word; only a start that died moves it. None when
+    every fraction of the family has been ruled out.
     """
     plain = plain_setting(knowledge)
     family = [setting for setting in open_settings(knowledge) if family_of(setting) == family_of(plain)]
@@ -42,8 +41,7 @@ def starting_setting(knowledge: Knowledge) -> Setting | None:
 
 
 def roomiest_safe_setting(knowledge: Knowledge) -> Setting | None:
-    """With the memory known and no rate: the most tokens that are safe, nothing turned on but a smaller
-    dtype.
+    """With the memory known and no rate: the most tokens that are safe, nothing turned on but a smaller dtype.
 
     A smaller dtype is taken only where the plain pool could not hold all clients: else it buys nothing.
     """

@@ -1,7 +1,7 @@
 """The rate model: a Gaussian process on what the mean leaves over.
 
-With the physics the mean is the fitted throughput curve and the process works on a few percent; without it
-(black box) the mean is a constant and the process has to find everything.
+With the physics the mean is the fitted throughput curve and the process works on a few percent; without it (black
+box) the mean is a constant and the process has to find everything.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The physical mean of the rate: decode steps that cost a + c * n, and a pool that bounds n.
 
     running  n = soft minimum of (concurrency, usable * tokens / tokens in flight each, max running requests)
-    rate     R = n / (A + C * n), the denominator times an eager factor where n exceeds the largest decode
-    graph
-A and C are effective: the prefill that falls between decode steps is a cost per output token and adds to C.
-They, the tokens in flight and the effects of dtype, HiCache and further flags are fitted to the measured
-levels, with priors where the levels are silent (A / C near 140: 52 ms and 0.363 ms on 8 x RTX PRO 6000).
+    step     s = A + C * n * (1 + beta * n / 100), times an eager factor where n exceeds the largest decode graph
+    rate     R = n / s
+A and C are effective: the prefill that falls between decode steps is a cost per output token and adds to C. They, the
+tokens in flight and the effects of dtype, HiCache and further flags are fitted to the measured levels, with priors
+where the levels are silent (A / C near 140: 52 ms and 0.363 ms on 8 x RTX PRO 6000).
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ EAGER_LOG_SD = 0.2
 EAGER_WIDTH = 0.04
 """Share of the largest graph batch over which running requests, which vary, pass from graph to eager."""
 BEND_SD, BEND_UNIT = 0.15, 100.0
-"""beta: how much dearer a request gets per hundred that run beside it; straight is the rule, compute-bound the
-exception."""
+"""beta: how much dearer a request gets per hundred that run beside it. Straight is the rule, compute-bound not."""
 FLAG_LOG_SD = 0.06
 CACHE_ROOM, CACHE_ROOM_GAIN, ROOM_UNIT_TOKENS = "cache room", (0.05, 0.15), 200_000.0
 """Log gain per factor of e in capacity from a better prefix cache: mean and standard deviation."""
@@ -52,8 +51,7 @@ USABLE_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One multiplicative effect on the rate: the log gain of a knob's value over the plain one, with its
-    prior."""
+    """One multiplicative effect on the rate: the log gain of a knob's value over the plain one, with its prior."""
 
     name: str
     value: object
@@ -124,8 +122,7 @@ def _has(setting: Setting, effect: Effect, tokens: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """The fitted curve. Parameters: log A, log C, log tokens in flight, dtype effect on C, then the
-    effects."""
+    """The fitted curve. Parameters: log A, log C, log tokens in flight, dtype effect on C, then the effects."""
 
     parameters: Array
     covariance: Array

@@ -38,8 +38,8 @@ def verdict_of(knowledge: Knowledge) -> Verdict:
 def export_of(knowledge: Knowledge, winner: Standing) -> Setting:
     """The winner's setting, its fraction lowered where it stands too near the learned boundary.
 
-    The exported fraction leaves, above the 97.5% quantile of the worst transient, `safety_gib` and twice
-    the doubt of its headroom.
+    The exported fraction leaves, above the 97.5% quantile of the worst transient, `safety_gib` and twice the doubt of
+    its headroom.
     """
     setting = winner.setting
     if knowledge.options.black_box or setting.mem_fraction_static is None:
