@@ -48,10 +48,9 @@ BOTH = ("bfloat16", "fp8_e4m3")
 
 
 def default_cases() -> tuple[Case, ...]:
-    """Seven pairs: a pool that binds hard, one that hardly binds, shared prefixes, and conversations."""
+    """Six pairs: pools that bind hard and one that hardly binds, with and without FP8, and shared prefixes."""
     kimi, deepseek = load_preset("kimi-k2.5-8x-rtx-pro-6000"), load_preset("deepseek-v3-8x-h200")
     qwen, llama = load_preset("qwen2.5-32b-1x-h200"), load_preset("llama-70b-8x-h100")
-    lite = load_preset("dsv2-lite-1x-h200")
     return (
         _case(kimi, "random:in=1600,out=2400,cv=0.4", BOTH, (0, 20, 48), (16, 256), 0.0),
         _case(kimi, "random:in=1600,out=2400,cv=0.4", ("bfloat16",), (0, 20, 48), (16, 256), 0.0),
@@ -59,7 +58,6 @@ def default_cases() -> tuple[Case, ...]:
         _case(qwen, "random:in=1200,out=800,cv=0.5", BOTH, (0, 40), (16, 512), 0.0),
         _case(qwen, "shared-prefix:groups=96,prefix=3000,in=400,out=300,cv=0.3", BOTH, (0, 40), (16, 384), 0.8),
         _case(llama, "random:in=9000,out=600,cv=0.5", BOTH, (0, 40), (16, 512), 0.0),
-        _case(lite, "multi-turn:turns=4,in=900,out=500,cv=0.3", ("bfloat16",), (0, 40), (16, 512), 0.6),
     )
 
 
