@@ -85,10 +85,16 @@ class LiveTestbed:
         try:
             timeline = await server.wait_ready()
             failure = _other_dtype(setting, timeline)
+            notes = await asyncio.to_thread(self._not_in_effect, server.url, config)
         except StartFailed as error:
-            timeline, failure = server.log.timeline(), error.failure
+            timeline, failure, notes = server.log.timeline(), error.failure, ()
         self._observer.on_server(server.record)
-        return Started(timeline, failure, clean_s, self._clock.now_s() - began_s)
+        return Started(timeline, failure, clean_s, self._clock.now_s() - began_s, notes)
+
+    def _not_in_effect(self, url: str, config: ServerConfig) -> tuple[str, ...]:
+        """Flags that SGLang dropped without a word."""
+        with ServerReader(url, self._api_key) as reader:
+            return reader.not_in_effect(config)
 
     async def measure(self, concurrency: int, limits: LevelLimits) -> LevelResult | Failure:
         server = self._running()

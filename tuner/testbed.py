@@ -1,6 +1,6 @@
 """Where trials happen. The daemon and the search know nothing else of the world.
 
-`tuner.live` runs a real server (or the simulated engine's process) through the launcher; `tuner.virtual` runs the
+`tuner.live` runs a real server, or the simulated engine's process, through the launcher; tests run scripted ones.
 simulated engine in virtual time, in process, for the contest and the measurement bench.
 """
 
@@ -40,6 +40,8 @@ class Started:
     failure: Failure | None
     clean_slate_s: float
     start_s: float
+    notes: tuple[str, ...] = ()
+    """Sentences about a start that went well: flags that the server does not run with."""
 
 
 class Testbed(Protocol):

@@ -24,7 +24,7 @@ _ALIASES = {
 
 
 def not_in_effect(config: ServerConfig, server_info: Mapping[str, Any]) -> tuple[str, ...]:
-    """A sentence for each flag of `config` that /server_info contradicts; flags it does not show are not judged."""
+    """A sentence for each flag of `config` that /server_info contradicts; what it does not show is not judged."""
     asked: dict[str, Any] = {name.replace("-", "_"): value for name, value in config.flags.items()}
     asked["mem_fraction_static"] = config.mem_fraction_static
     asked["kv_cache_dtype"] = config.kv_cache_dtype
@@ -33,7 +33,7 @@ def not_in_effect(config: ServerConfig, server_info: Mapping[str, Any]) -> tuple
     found = []
     for name, value in asked.items():
         shown = _ALIASES.get(name, name)
-        if value is None or shown not in server_info or is_secret(shown):
+        if value is None or server_info.get(shown) is None or is_secret(shown):
             continue
         if not _same(value, server_info[shown]):
             found.append(f"{name.replace('_', '-')}: {value} was asked, {server_info[shown]} is in effect")

@@ -141,6 +141,8 @@ class TrialRun:
             lambda: bench.journal.end_start(start_id, started.timeline, started.clean_slate_s, started.start_s)
         )
         failure = started.failure
+        for note in started.notes:
+            bench.scribe.say("start", note)
         if failure is None:
             failure = await self._climb(start_id, started.timeline)
         if failure is not None:
