@@ -87,6 +87,7 @@ class Page(ModalScreen[None]):
 class KvtopApp(App[int]):
     """Ticks: take a snapshot, draw the rows that changed."""
 
+    TITLE = "kvtop"
     ENABLE_COMMAND_PALETTE = False
     CSS = f"Screen {{ background: {BACKGROUND}; overflow: hidden; }}"
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -102,14 +102,14 @@ def _version() -> str:
         return "(not installed)"
 
 
-def open_gpus(settings: Settings) -> GpuReader:
+def open_gpus(source: str | None) -> GpuReader:
     from launcher.nvml import open_gpus as opened
 
-    return opened(settings.gpu_source)
+    return opened(source)
 
 
 def collector(settings: Settings) -> Collector:
-    return Collector(settings, (lambda: open_gpus(settings)) if settings.gpu else None)
+    return Collector(settings, open_gpus if settings.gpu else None)
 
 
 def _one_shot(args: argparse.Namespace, settings: Settings) -> int:

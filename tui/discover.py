@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 import psutil
 
@@ -18,6 +19,8 @@ class LocalServer:
 
     url: str
     pids: tuple[int, ...]
+    gpu_state: str | None = None
+    """Where a simulated server keeps its simulated GPUs."""
 
 
 def local_servers() -> tuple[LocalServer, ...]:
@@ -29,7 +32,9 @@ def local_servers() -> tuple[LocalServer, ...]:
         if not is_sglang(process.info["cmdline"] or []):
             continue
         for port, host in _listening(process):
-            found[port] = LocalServer(f"http://{host}:{port}", tree(process.pid, parents))
+            found[port] = LocalServer(
+                f"http://{host}:{port}", tree(process.pid, parents), _value(process.info["cmdline"], "--gpu-state")
+            )
     return tuple(found[port] for port in sorted(found))
 
 
@@ -56,12 +61,17 @@ def _listening(process: psutil.Process) -> list[tuple[int, str]]:
 
 
 def _named_port(cmdline: list[str]) -> int:
-    for place, word in enumerate(cmdline):
-        name, _, value = word.partition("=")
-        if name == "--port":
-            value = value or (cmdline[place + 1] if place + 1 < len(cmdline) else "")
-            return int(value) if value.isdigit() else 0
-    return 30000
+    port = _value(cmdline, "--port") or "30000"
+    return int(port) if port.isdigit() else 0
+
+
+def _value(cmdline: list[str], flag: str) -> str | None:
+    """What `--flag VALUE` or `--flag=VALUE` says."""
+    for word, after in pairwise([*cmdline, ""]):
+        name, sign, value = word.partition("=")
+        if name == flag:
+            return value if sign else after or None
+    return None
 
 
 def _reachable(address: str) -> str:

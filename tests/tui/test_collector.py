@@ -12,8 +12,9 @@ from launcher.errors import MachineError, Unauthorized, Unreachable
 from launcher.gpus import GpuSample
 from launcher.observe.sample import RankSample, ServerSample
 from tui.build import SnapshotBuilder
-from tui.collector import Collector, ServerPoll
+from tui.collector import Collector
 from tui.discover import LocalServer, is_sglang
+from tui.polls import ServerPoll
 from tui.settings import Settings
 from tui.snapshot import Reach
 
@@ -75,7 +76,7 @@ def opened() -> Iterator[Callable[..., Collector]]:
         settings = Settings(urls=tuple(answers) if urls is None else urls, interval_s=0.2)
         collector = Collector(
             settings,
-            (lambda: gpus) if gpus is not None else None,
+            (lambda _: gpus) if gpus is not None else None,
             open_reader=lambda url, _key, _timeout_s: FakeReader(url, answers[url]),
             find=find,
             with_study=False,
@@ -149,6 +150,26 @@ def test_the_dear_figures_of_gpus_are_kept_between_their_readings(opened: Callab
     until(lambda: bool(collector.frame().gpus) and collector.frame().gpus[0].memory_used_bytes == 60)
     assert collector.frame().gpus[0].power_w == 400.0
     assert gpus.asked[:2] == [False, True]
+
+
+def test_a_simulated_servers_gpus_are_shown_where_there_are_no_others() -> None:
+    sources: list[str | None] = []
+
+    def open_gpus(source: str | None) -> FakeGpus:
+        sources.append(source)
+        return FakeGpus(iter([() if source is None else (GpuSample(0, "x (simulated)"),)] * 500))
+
+    collector = Collector(
+        Settings(interval_s=0.2),
+        open_gpus,
+        open_reader=lambda url, _key, _timeout_s: FakeReader(url, good),
+        find=lambda: (LocalServer(URL, (11,), "/tmp/box"),),
+        with_study=False,
+    )
+    collector.start()
+    until(lambda: bool(collector.frame().gpus))
+    collector.stop()
+    assert sources == [None, "simulated:/tmp/box"]
 
 
 def test_a_driver_that_fails_is_told_and_tried_again(opened: Callable[..., Collector]) -> None:

@@ -15,12 +15,14 @@ _THIN = 0x47
 
 
 def nice_top(values: Sequence[float]) -> float:
-    """The top of a scale: 1, 1.5, 2, 3, 5 or 8 times a power of ten, so that scales rarely change."""
+    """The top of a scale: a round number, so that scales rarely change."""
     peak = max((value for value in values if not math.isnan(value)), default=0.0)
     if peak < 1e-6:
         return 1.0
     power = 10 ** math.floor(math.log10(peak))
-    return float(next(step * power for step in (1, 1.5, 2, 3, 5, 8, 10) if step * power >= peak * 0.9999))
+    return float(
+        next(step * power for step in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if step * power >= peak * 0.9999)
+    )
 
 
 Curve = tuple[Sequence[float], Role]
