@@ -98,8 +98,10 @@ def _report(twins: list[Outcome], outcomes: list[Outcome]) -> None:
 
 
 def _same_answer(outcome: Outcome, twin: Outcome) -> bool:
-    """The same setting, or the study itself says that it is no clear winner."""
-    return outcome.ended and (outcome.winner == twin.winner or outcome.clear is False)
+    """The same setting; or the study itself says that there is no clear winner, or that its time was too short."""
+    out_of_time = outcome.why is not None and ("too short" in outcome.why or "used up" in outcome.why)
+    explained = outcome.clear is False or (out_of_time and outcome.levels < twin.levels)
+    return outcome.ended and (outcome.winner == twin.winner or explained)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,8 @@ class Outcome:
     ended: bool
     winner: Setting | None
     clear: bool | None
+    why: str | None
+    """Why the study ended, in its own words."""
     levels: int
     tracebacks: int
     """Runs of the daemon that ended in an error that nobody foresaw."""
@@ -116,6 +118,7 @@ class _Torment:
             ended=self.codes[-1] == 0,
             winner=view.export_setting,
             clear=view.clear,
+            why=view.ended,
             levels=sum(len(trial.levels) for trial in view.trials),
             tracebacks=self.codes.count(UNFORESEEN),
             lost=_lost(self.directory, view),

@@ -39,6 +39,7 @@ async def test_the_budget_is_never_overdrawn_and_nothing_is_started_that_cannot_
     assert ending.code == exits.OK
     assert study.clock.now_s() <= 2_000.0
     assert study.testbed.log.count("start 0.85") == 2
+    assert "too short for another start" in ending.sentence
 
 
 async def test_a_level_gets_only_what_is_left(study):

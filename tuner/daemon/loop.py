@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from dataclasses import dataclass
 
 from launcher import exits
 from launcher.errors import CleanSlateError, LauncherError
 from launcher.failure import Failure, Kind
+from tuner.budget import words
 from tuner.daemon.interrupts import StopNow
 from tuner.daemon.trial import Bench, Persist, TrialRun
 from tuner.errors import DiskFull, TunerError
@@ -99,7 +101,7 @@ class Daemon:
             return self._interrupted()
         trial = bench.journal.open_trial() or await self._propose()
         if trial is None:
-            return self._finished(self._why_nothing_more())
+            return self._finished(await asyncio.to_thread(self._why_nothing_more))
         failure = await TrialRun(bench, trial).run()
         bench.scribe.at(None)
         if failure is not None and failure.kind in _INPUT_IS_WRONG and not self._ever_served():
@@ -130,11 +132,13 @@ class Daemon:
     def _why_nothing_more(self) -> str:
         """What the search's silence means."""
         trials = self.bench.journal.trials()
+        if self.bench.searcher.propose(trials, math.inf) is not None:
+            return f"the {words(self.bench.budget.usable_s)} that are left are too short for another start"
         if any(trial.levels for trial in trials):
-            return "nothing more is worth its minutes, or fits into what is left"
+            return "nothing more is worth its minutes"
         if any(trial.failure is not None for trial in trials):
             return "after these failures no other setting of the space is likely to live"
-        return "no setting of the space is likely to live, or no start fits into the budget"
+        return "no setting of the space is likely to live"
 
     def _reason_to_end(self) -> Ending | None:
         trials = self.bench.journal.trials()
