@@ -1,7 +1,6 @@
 """Where trials happen. The daemon and the search know nothing else of the world.
 
 `tuner.live` runs a real server, or the simulated engine's process, through the launcher; tests run scripted ones.
-simulated engine in virtual time, in process, for the contest and the measurement bench.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import signal
 import sys
 import time
@@ -77,7 +78,7 @@ def build_testbed(world: World, watcher: Watcher) -> LiveTestbed:
         gpus=world.gpus,
         workload=world.workload,
         directory=world.directory,
-        token="truth",
+        token=secrets.token_hex(8),
         clock=WallClock(study.clock_speed),
         observer=watcher,
         baseline=take_baseline(world.gpus),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tuner.search.knowledge import Key, Knowledge, family_of, key_of
 from tuner.search.points import Z95, Point
+from tuner.search.surrogate import RESIDUAL_SD
 from tuner.space import Space, overrides
 from tuner.trial import Interval, Setting
 
@@ -23,7 +24,7 @@ WORST_SHARE = 0.975
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One setting at one concurrency. `log_rate` is the model's posterior, `measured` pools the levels alone."""
+    """One setting at one concurrency. `measured` pools the levels alone; `log_rate` is that, shrunk to the model."""
 
     trial_id: int
     setting: Setting
@@ -109,11 +110,13 @@ def _standing(knowledge: Knowledge, points: Sequence[Point], log_rate: float) ->
     mean = sum(weight * point.log_rate for weight, point in zip(weights, points, strict=True)) / sum(weights)
     log_sd = sum(weights) ** -0.5
     setting = points[0].setting
+    # The model knows a setting to a few percent at best: the oftener one was measured, the more that decides.
+    trust = log_sd**-2 / (log_sd**-2 + RESIDUAL_SD**-2)
     return Standing(
         trial_id=max(points, key=lambda point: point.log_rate).trial_id,
         setting=setting,
         concurrency=points[0].concurrency,
-        log_rate=log_rate,
+        log_rate=log_rate + trust * (mean - log_rate),
         log_sd=log_sd,
         measured=Interval(math.exp(mean), math.exp(mean - Z95 * log_sd), math.exp(mean + Z95 * log_sd)),
         starts=len({point.trial_id for point in points}),
