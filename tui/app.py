@@ -167,7 +167,8 @@ class KvtopApp(App[int]):
     def draw(self) -> None:
         """Draw the page that is open, or the panels under it."""
         width, height = self.size
-        if width < 20 or height < 5:
+        if width < 20 or height < 5 or not self.screen_stack:
+            # Too small to say anything, or a tick that was due when the screen was already being taken down.
             return
         if isinstance(self.screen, Page):
             self.screen.draw(self.snapshot)

@@ -183,3 +183,10 @@ async def test_q_leaves_with_zero(feed: SimpleNamespace) -> None:
 
 def text_of(app: KvtopApp) -> str:
     return "\n".join(row.text for row in app._board._rows)
+
+
+async def test_a_tick_that_comes_after_the_end_does_nothing(feed: SimpleNamespace) -> None:
+    app = app_of(feed.watched(feed.ceiling))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await drawn(pilot)
+    app.tick()

@@ -9,6 +9,8 @@ from tui.panels.row import Pen, Row, Span, clip, title_row
 from tui.snapshot import Quantiles, Reach, ServerView, Snapshot
 
 FULL_HEIGHT = 5
+HOST_BESIDE_BAR = 140
+"""Columns from which the host pool stands beside the device's."""
 BADGE_ROLE: dict[Reach, Role] = {
     Reach.UP: "good",
     Reach.STALE: "warn",
@@ -125,7 +127,7 @@ def _kv(server: ServerView, width: int, look: Look) -> Pen:
     pen.put(f"{fmt.count(pool.capacity_tokens):>7}", "text")
     if width >= 110:
         pen.put("  each in flight", "dim").put(f"{fmt.count(pool.tokens_in_flight_each):>7}", "text").gap()
-    host = _host(server) if width >= 140 else []
+    host = _host(server) if width >= HOST_BESIDE_BAR else []
     room = pen.left - 2 - sum(len(text) for text, _ in host)
     return pen.gap().extend(kv_bar(server, max(6, room), look)).extend(host)
 
@@ -182,6 +184,8 @@ def _cache(server: ServerView, width: int) -> Pen:
     pen.whole(("cache hits ", "dim"), (fmt.share(rates.hit_share), "hits"))
     for source, part in sorted(rates.hit_share_by_source.items()):
         pen.whole((f" {source} ", "dim"), (fmt.share(part), "text"))
+    if width < HOST_BESIDE_BAR:
+        pen.whole(*_host(server))
     flows = [("prefill", rates.prefill_tokens_per_s), ("evicted", rates.evicted_tokens_per_s)]
     if server.pool.host_total_tokens:
         flows.append(("loaded back", rates.load_back_tokens_per_s))
