@@ -233,3 +233,11 @@ def test_bad_config_is_one_sentence_with_its_place(tmp_path: Path, content: str)
         read_geometry(path)
     with pytest.raises(StudyFileError, match="no such file"):
         read_geometry(tmp_path / "nowhere.json")
+
+
+def test_a_pinned_pool_caps_every_setting() -> None:
+    prior = MemoryPrior(gpu_total_gib=140.4, max_total_tokens=100_000)
+    free = MemoryPrior(gpu_total_gib=140.4)
+    setting = Setting(0.85, "bfloat16")
+    assert learn_memory(prior, ()).predict(setting).tokens == pytest.approx(100_000)
+    assert learn_memory(free, ()).predict(setting).tokens > 100_000

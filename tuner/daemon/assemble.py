@@ -168,15 +168,21 @@ def _prior(world: World) -> MemoryPrior:
     study = world.study
     sizes = [gpu.memory_total_bytes for gpu in world.samples if gpu.memory_total_bytes]
     path = Path(study.model_path)
-    chunk = study.flags.get("chunked-prefill-size")
     return MemoryPrior(
         geometry=read_geometry(path) if (path / "config.json").is_file() else None,
         gpu_total_gib=min(sizes) / GIB if sizes else None,
         tp_size=study.tp_size,
-        chunk_tokens=chunk if isinstance(chunk, int) and chunk > 0 else None,
+        chunk_tokens=_pinned_number(study, "chunked-prefill-size"),
+        max_total_tokens=_pinned_number(study, "max-total-tokens"),
         host=_host(world),
         shortest_pool_tokens=shape_of(world.workload.sample(512)).longest_request_tokens,
     )
+
+
+def _pinned_number(study: Study, flag: str) -> int | None:
+    """A pinned flag's value; None when it is not pinned or switched off (-1)."""
+    value = study.flags.get(flag)
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _host(world: World) -> HostMemory | None:

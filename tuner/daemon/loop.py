@@ -101,7 +101,7 @@ class Daemon:
             return self._interrupted()
         trial = bench.journal.open_trial() or await self._propose()
         if trial is None:
-            return self._finished(await asyncio.to_thread(self._why_nothing_more))
+            return self._finished(await asyncio.to_thread(self._why_nothing_more, bench.journal.trials()))
         failure = await TrialRun(bench, trial).run()
         bench.scribe.at(None)
         if failure is not None and failure.kind in _INPUT_IS_WRONG and not self._ever_served():
@@ -129,9 +129,8 @@ class Daemon:
         await bench.interrupts.wait_resumed()
         bench.budget.paused_s += bench.clock.now_s() - began_s
 
-    def _why_nothing_more(self) -> str:
-        """What the search's silence means."""
-        trials = self.bench.journal.trials()
+    def _why_nothing_more(self, trials: tuple[TrialResult, ...]) -> str:
+        """What the search's silence means. Runs in a thread of its own, which may not touch the journal."""
         if self.bench.searcher.propose(trials, math.inf) is not None:
             return f"the {words(self.bench.budget.usable_s)} that are left are too short for another start"
         if any(trial.levels for trial in trials):

@@ -97,7 +97,7 @@ class MemoryModel:
     def pool_gib(self, setting: Setting) -> float:
         """The KV pool per rank: f * B - W, or what --max-total-tokens allows."""
         pool = self.fraction(setting) * self.before_gib.mean - self.weights_gib.mean
-        cap = setting.flags.get("max-total-tokens")
+        cap = setting.flags.get("max-total-tokens", self.prior.max_total_tokens)
         if isinstance(cap, int):
             return min(pool, cap * self.bytes_per_token(setting.kv_cache_dtype)[0] / GIB)
         return pool
