@@ -40,7 +40,7 @@ ROUNDS = 3
 INPUT_TOKENS, OUTPUT_TOKENS = 32, 16
 STREAMED_TOKENS = 64
 SERVING_REQUESTS = 1_024
-START_LIMIT_S = 120.0
+START_LIMIT_S = 300.0
 
 Found = dict[str, tuple[float, float]]
 """(requests/s, tokens/s) by name."""
