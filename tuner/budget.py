@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from launcher.clock import Clock
 from tuner.errors import StudyFileError
 
-CLOSING_S = 30.0
-"""Kept at the end for the last stop and the export: a graceful stop took 8-12 s on an H200."""
+CLOSING_S = 65.0
+"""Kept at the end for the last drain, stop and export: draining may take a minute, a stop took 8-12 s on an H200."""
 LEAST_LEVEL_S = 20.0
 """A level shorter than this cannot show a steady state anywhere."""
 LEVELS_PER_BUDGET = 12
@@ -78,5 +78,5 @@ class Budget:
 
 
 def closing_s(total_s: float) -> float:
-    """Study seconds kept for the last stop and the export: a tenth of a tiny budget at most."""
+    """Study seconds kept for the last drain, stop and export: a tenth of a small budget at most."""
     return min(CLOSING_S, total_s / 10)
