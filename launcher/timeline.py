@@ -44,6 +44,8 @@ class MemorySeen:
     headroom_gib: float | None = None
     """available_gpu_mem of the start-up line."""
     max_running_requests: int | None = None
+    graph_max_batch: int | None = None
+    """The largest decode batch with a captured graph, where the capture's line lists its sizes (`bs=[1, 2, ...]`)."""
     context_len: int | None = None
     chunked_prefill_size: int | None = None
     hicache_host_gb: float | None = None

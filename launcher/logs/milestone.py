@@ -79,6 +79,7 @@ _HOST_GB = re.compile(r"([\d.]+) GB host memory")
 _HOST_TOKENS = re.compile(r"host pool: (\d+) tokens")
 _MEM_FRACTION = re.compile(r"\bmem[-_]fraction[-_]static['\"]?\s*[=:]\s*([\d.]+)")
 _SIZE = re.compile(r"\b(?:K|V|KV|K/V)?\s?size: ([\d.]+) GB")
+_GRAPH_SIZES = re.compile(r"decode.*\bbs=\[([\d, ]+)\]")
 _DTYPE = re.compile(r"dtype: ?(torch\.\w+)")
 
 _FORMS = (
@@ -124,6 +125,8 @@ def _facts(step: Step, text: str) -> dict[str, float]:
     facts = {_name(pair["name"]): float(pair["value"]) for pair in _PAIR.finditer(text)}
     if step is Step.KV_CACHE and (sizes := _SIZE.findall(text)):
         facts["kv_cache_gib"] = sum(map(float, sizes))
+    if sizes_of_graphs := _GRAPH_SIZES.search(text):
+        facts["graph_max_batch"] = max(map(float, sizes_of_graphs[1].split(",")))
     if host := _HOST_GB.search(text):
         facts["host_gb"] = float(host[1])
     if host_tokens := _HOST_TOKENS.search(text):

@@ -113,6 +113,8 @@ def _memory(milestones: Sequence[Milestone]) -> MemorySeen:
         graphs_gib=_summed(milestones, Step.GRAPHS_END, "used_gib"),
         headroom_gib=_headroom(milestones),
         max_running_requests=_smallest(milestones, Step.SUMMARY, "max_running_requests"),
+        graph_max_batch=_smallest(milestones, Step.GRAPHS_BEGIN, "graph_max_batch")
+        or _smallest(milestones, Step.GRAPHS_END, "graph_max_batch"),
         context_len=_smallest(milestones, Step.SUMMARY, "context_len"),
         chunked_prefill_size=_smallest(milestones, Step.SUMMARY, "chunked_prefill_size"),
         hicache_host_gb=_summed(milestones, Step.HOST_POOL, "host_gb"),
