@@ -13,6 +13,7 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -26,7 +27,6 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.cases.stub import Reply, serving
 from bench.figures import figure
 from launcher.errors import ObservationError
 from launcher.observe.http import HttpReader
@@ -94,17 +94,23 @@ def _dump_server(dump: str) -> Iterator[str]:
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_serve_dump, args=(dump, theirs), daemon=True)
     process.start()
+    theirs.close()
     try:
         yield ours.recv()
     finally:
-        ours.send("stop")
         process.join(timeout=10)
 
 
 def _serve_dump(dump: str, pipe: Connection) -> None:
-    with serving({("/metrics", False): Reply(200, dump)}) as url:
-        pipe.send(url)
-        pipe.recv()
+    """Answer every request of one connection with the dump, in one write: the server's own work is not measured."""
+    body = dump.encode()
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pipe.send(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        connection, _ = listener.accept()
+        with connection:
+            while connection.recv(65536):
+                connection.sendall(answer)
 
 
 @contextmanager
@@ -158,6 +164,7 @@ def _polling(url: str, *, on: bool) -> Iterator[None]:
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_poll, args=(url, on, theirs), daemon=True)
     process.start()
+    theirs.close()
     ours.recv()
     try:
         yield

@@ -83,7 +83,8 @@ class Parser:
             head, _, number = line.rpartition(" ")
             series = known.get(head)
             if series is None or "_" in number:
-                self._read(line, exposition)
+                if not line.startswith("#"):
+                    self._read(line, exposition)
                 continue
             try:
                 value = float(number)
