@@ -71,7 +71,7 @@ def _scaled(preset: Preset) -> Case:
     model = preset.model
     per_token = model.layers * _pool_elements(preset) * 2
     pool_tokens = (0.85 * preset.box.free_before_weights_gib - model.weights_gib) * 2**30 / per_token
-    each = min(8000, max(600, pool_tokens / 100, 0))
+    each = min(8000, model.context_len / 3, max(600, pool_tokens / 100))
     prompt, output = int(0.5 * each), int(each)
     workload = f"random:in={prompt},out={output},cv=0.4"
     return _case(preset, workload, BOTH, (0, 20, 48), (16, 384), 0.0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bench.contest.cases import Case
 from launcher.simulated.presets import Preset
+from launcher.timeline import Timeline
 from tuner.memory import HostMemory, MemoryPrior, ModelGeometry
 from tuner.search import Searcher, SearchOptions, shape_of
 from tuner.trial import LevelResult, Proposal, Setting, TrialResult
@@ -37,8 +38,9 @@ class Kvtune:
         proposal: Proposal,
         done: Sequence[LevelResult],
         remaining_s: float,
+        timeline: Timeline | None,
     ) -> int | None:
-        return self._searcher.next_concurrency(history, proposal, done, remaining_s)
+        return self._searcher.next_concurrency(history, proposal, done, remaining_s, timeline)
 
     def answer(self, history: Sequence[TrialResult]) -> tuple[Setting, int] | None:
         """What would be exported now, margin and all."""

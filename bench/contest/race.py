@@ -9,6 +9,7 @@ from typing import Protocol
 from bench.contest.cases import BUDGET_S
 from bench.contest.world import World
 from launcher.failure import Failure
+from launcher.timeline import Timeline
 from tuner.search.probes import LEVEL_S
 from tuner.trial import LevelResult, Minutes, Proposal, Purpose, Setting, TrialResult, TrialState
 
@@ -29,6 +30,7 @@ class Method(Protocol):
         proposal: Proposal,
         done: Sequence[LevelResult],
         remaining_s: float,
+        timeline: Timeline | None,
     ) -> int | None: ...
 
     def answer(self, history: Sequence[TrialResult]) -> tuple[Setting, int] | None:
@@ -104,7 +106,7 @@ def _run_trial(
     levels: list[LevelResult] = []
     failure, measure_s = started.failure, 0.0
     while failure is None and left_s > measure_s:
-        concurrency = method.next_concurrency(history, proposal, levels, left_s - measure_s)
+        concurrency = method.next_concurrency(history, proposal, levels, left_s - measure_s, started.timeline)
         if concurrency is None:
             break
         result = world.measure(concurrency, LEVEL_S if probe else None)

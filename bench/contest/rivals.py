@@ -23,6 +23,7 @@ from skopt.space import Categorical, Real
 from skopt.space import Space as UnitSpace
 
 from bench.contest.cases import Case
+from launcher.timeline import Timeline
 from tuner.memory.default_fraction import default_mem_fraction
 from tuner.space import Space
 from tuner.trial import LevelEnd, LevelResult, Proposal, Purpose, Setting, TrialResult
@@ -74,8 +75,9 @@ class Rival:
         proposal: Proposal,
         done: Sequence[LevelResult],
         remaining_s: float,
+        timeline: Timeline | None,
     ) -> int | None:
-        del history, remaining_s
+        del history, remaining_s, timeline
         if not done:
             return proposal.concurrencies[0]
         falling = len(done) > 1 and _value(done[-1]) < GOOD_DROP * _value(done[-2])

@@ -8,6 +8,7 @@ Formulas (SGLang's `pool_configurator`, per token and rank):
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tuner.errors import StudyFileError
 from tuner.space import ELEMENT_BYTES
 
 GIB = 2**30
+ALLOCATION_BYTES = 2 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,12 @@ class ModelGeometry:
             return self.layers * (self.kv_lora_rank + self.qk_rope_head_dim) * element_bytes
         heads_per_rank = max(1, self.kv_heads // tp_size)
         return self.layers * heads_per_rank * 2 * self.head_dim * element_bytes
+
+    def pool_gib(self, tokens: float, kv_cache_dtype: str, tp_size: int) -> float:
+        """What a pool of that many tokens really takes: torch rounds each layer's buffer (two for MHA) up to 2 MiB."""
+        buffers = self.layers * (1 if self.is_mla else 2)
+        each = tokens * self.bytes_per_token(kv_cache_dtype, tp_size) / buffers
+        return math.ceil(each / ALLOCATION_BYTES) * ALLOCATION_BYTES * buffers / GIB
 
     def prefill_transient_gib(self, chunk_tokens: int, tp_size: int) -> float:
         """What the gate and up projections of one prefill chunk take: chunk * 2 * intermediate / tp * 2 bytes.

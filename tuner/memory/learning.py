@@ -69,7 +69,7 @@ def _with_arithmetic(model: MemoryModel, trials: Iterable[TrialResult]) -> Memor
         if seen.bytes_per_token is not None:
             token_bytes[trial.proposal.setting.kv_cache_dtype].append(seen.bytes_per_token)
     if befores:
-        model = replace(model, before_gib=_read_off(befores), weights_gib=_read_off(weights))
+        model = replace(model, before_gib=_read_off(befores), weights_gib=_read_off(weights), before_is_read=True)
     else:
         model = _with_minimum_fraction(model, trials)
     by_dtype = {dtype: statistics.fmean(values) for dtype, values in token_bytes.items()}
@@ -95,6 +95,7 @@ def _with_request_table(model: MemoryModel, trials: Iterable[TrialResult]) -> Me
     """Context and running requests of the latest start-up line; a number that is not the default's is pinned."""
     for trial in trials:
         seen = _seen(trial)
+        model = replace(model, graph_batch=seen.graph_max_batch or model.graph_batch)
         if seen.context_len and seen.max_running_requests and seen.capacity_tokens:
             default = default_running(seen.capacity_tokens, seen.context_len)
             pinned = None if seen.max_running_requests == default else seen.max_running_requests
@@ -105,9 +106,9 @@ def _with_request_table(model: MemoryModel, trials: Iterable[TrialResult]) -> Me
 def _with_overhead(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryModel:
     by_group: dict[OverheadGroup, list[float]] = defaultdict(list)
     for trial in trials:
-        overhead = _overhead_gib(model, _seen(trial))
+        setting = trial.proposal.setting
+        overhead = _overhead_gib(model, setting.kv_cache_dtype, _seen(trial))
         if overhead is not None:
-            setting = trial.proposal.setting
             by_group[setting.kv_cache_dtype, setting.hicache_size_gb > 0].append(overhead)
     if not by_group:
         return _with_capture_failures(model, trials)
@@ -117,14 +118,11 @@ def _with_overhead(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryM
     return _with_capture_failures(learned, trials)
 
 
-def _overhead_gib(model: MemoryModel, seen: MemorySeen) -> float | None:
-    """slack - request table - headroom, where slack = B - W - pool."""
-    if seen.before_weights_gib is None or seen.weights_gib is None:
+def _overhead_gib(model: MemoryModel, dtype: str, seen: MemorySeen) -> float | None:
+    """What weights, pool and request table leave of B, less the headroom."""
+    if seen.kv_cache_gib is None or seen.headroom_gib is None or not model.before_is_read:
         return None
-    if seen.kv_cache_gib is None or seen.headroom_gib is None:
-        return None
-    slack = seen.before_weights_gib - seen.weights_gib - seen.kv_cache_gib
-    return slack - model.request_table_gib(float(seen.capacity_tokens or 0)) - seen.headroom_gib
+    return model.slack_gib(dtype, float(seen.capacity_tokens or 0), seen.kv_cache_gib) - seen.headroom_gib
 
 
 def _with_capture_failures(model: MemoryModel, trials: Iterable[TrialResult]) -> MemoryModel:
@@ -132,8 +130,8 @@ def _with_capture_failures(model: MemoryModel, trials: Iterable[TrialResult]) ->
     for trial in trials:
         if _is_too_high(trial.failure, START_STAGES):
             setting = trial.proposal.setting
-            slack = model.before_gib.mean - model.weights_gib.mean - model.pool_gib(setting)
-            slack -= model.request_table_gib(model.predict(setting).tokens)
+            tokens = model.predict(setting).tokens
+            slack = model.slack_gib(setting.kv_cache_dtype, tokens, model.pool_gib(setting))
             group = (setting.kv_cache_dtype, setting.hicache_size_gb > 0)
             raised = model.overhead(setting).above(slack)
             model = replace(model, overhead_by_group={**model.overhead_by_group, group: raised})

@@ -74,6 +74,10 @@ class MemoryModel:
     """As the start-up line told it; None: the request table is part of the overhead."""
     most_running: int | None = None
     """A pinned --max-running-requests; None: SGLang's default, which follows the tokens."""
+    graph_batch: int | None = None
+    """The largest decode batch with a captured graph, as a start listed it."""
+    before_is_read: bool = False
+    """B and W were printed by a start."""
     known: bool = False
 
     def bytes_per_token(self, kv_cache_dtype: str) -> tuple[float, bool]:
@@ -102,6 +106,19 @@ class MemoryModel:
             return min(pool, cap * self.bytes_per_token(setting.kv_cache_dtype)[0] / GIB)
         return pool
 
+    @property
+    def largest_graph_batch(self) -> int:
+        """Running requests above this decode without a graph: as seen, else SGLang's default."""
+        return self.graph_batch or self.prior.largest_graph_batch
+
+    def slack_gib(self, kv_cache_dtype: str, tokens: float, pool_gib: float) -> float:
+        """What weights, pool and request table leave of B."""
+        geometry = self.prior.geometry
+        taken = pool_gib
+        if geometry is not None and tokens > 0:
+            taken = max(taken, geometry.pool_gib(tokens, kv_cache_dtype, self.prior.tp_size))
+        return self.before_gib.mean - self.weights_gib.mean - taken - self.request_table_gib(tokens)
+
     def request_table_gib(self, tokens: float) -> float:
         """The table of running requests by context positions."""
         if self.context_len is None:
@@ -122,8 +139,7 @@ class MemoryModel:
         pool = self.pool_gib(setting)
         tokens = max(0.0, pool) * GIB / token_bytes
         overhead = self.overhead(setting)
-        slack = self.before_gib.mean - self.weights_gib.mean - pool
-        headroom = slack - self.request_table_gib(tokens) - overhead.mean
+        headroom = self.slack_gib(setting.kv_cache_dtype, tokens, pool) - overhead.mean
         fraction = self.fraction(setting)
         slack_sd = (1 - fraction) * self.before_gib.sd
         headroom_sd = float((slack_sd**2 + overhead.sd**2) ** 0.5)

@@ -105,7 +105,7 @@ class Knowledge:
         if not self.points:
             return None
         tokens = [self.tokens(point.setting) for point in self.points]
-        graph_batch = self.prior.largest_graph_batch
+        graph_batch = self.memory.largest_graph_batch
         throughput = None
         if not self.options.black_box:
             throughput = fit_throughput(
@@ -141,7 +141,13 @@ class Knowledge:
         return self.rate.predict(asked, [self.tokens(setting) for setting, _ in asked])
 
     def ladder(self) -> tuple[int, ...]:
-        return self.space.concurrency_ladder()
+        """The space's rungs, and the last concurrency that still decodes with a graph: a cliff is worth a rung."""
+        rungs = self.space.concurrency_ladder()
+        low, high = self.space.concurrency
+        edge = self.memory.largest_graph_batch
+        if self.options.black_box or not low <= edge <= high:
+            return rungs
+        return tuple(sorted({*rungs, edge}))
 
     @cached_property
     def _feasibility(self) -> PhysicalFeasibility | BareFeasibility:

@@ -56,7 +56,7 @@ class Searcher:
             first = self._before_the_first_rate(knowledge)
             return first if first is not None and self._least_s(knowledge, first) <= remaining_s else None
         ranked = candidates(knowledge)
-        best = ranked[0] if ranked and ranked[0].gain >= self.options.until_gain_below else None
+        best = ranked[0] if ranked and ranked[0].net_gain >= self.options.until_gain_below else None
         confirmation = next_confirmation(knowledge)
         if best is not None:
             exploration = self._exploration(knowledge, best)
