@@ -3,8 +3,8 @@
 Facts that shape this (read in the wheels 0.5.6 to 0.5.23, srt/server_args_config_parser.py): YAML keys are
 emitted as `--<key>`, so they need dashes; null becomes the word "None"; lists become several words and
 empty ones vanish; dicts became a Python repr in older builds, a JSON string works in all; a true or false
-that is not a bare switch is emitted with its value from 0.5.9 only, the word "true" works in all; flags
-with an action of their own are refused.
+that is not a bare switch is emitted with its value from 0.5.9 only, the word "true" works in all; what is
+refused is in launcher.config_file.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Iterator, Mapping
 import yaml
 
 from launcher.config import FlagValue, ServerConfig
+from launcher.config_file import is_dashed, split, takes_value
 from launcher.errors import UsageError
 from launcher.redact import is_secret
 from launcher.renames import modernised, renamed
 from launcher.version.build import SglangBuild
 
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_NUMBER = re.compile(r"-\d+(?:\.\d*)?|-\.\d+")
 _TYPED = {
     "model-path": "model",
     "model": "model",
@@ -41,17 +41,26 @@ def to_argv(config: ServerConfig, build: SglangBuild) -> tuple[str, ...]:
 
 
 def to_yaml(config: ServerConfig, build: SglangBuild) -> str:
-    """A flat mapping that `--config` accepts as it is; secrets are left out.
+    """A flat mapping that `--config` accepts as it is; secrets are left out, and the flags of
+    `words_beside_yaml`.
 
-    Raises UsageError for a flag that this build has not, or that its YAML refuses.
+    Raises UsageError for a flag that this build has not.
     """
     document: dict[str, object] = {}
-    for name, value in settle(config, build).items():
-        if is_secret(name):
-            continue
-        _refuse_special(name, build)
+    for name, value in split(_public(config, build), build)[0].items():
         document.update(_yaml_item(name, value, build))
     return yaml.safe_dump(document, sort_keys=False, default_flow_style=False, allow_unicode=True, width=110)
+
+
+def words_beside_yaml(config: ServerConfig, build: SglangBuild) -> tuple[str, ...]:
+    """The words that must stand on the command line beside `--config`, because this build's YAML refuses their
+    flags in every spelling. Empty for most. SGLang lets the command line win over the file."""
+    beside = split(_public(config, build), build)[1]
+    return tuple(word for name, value in beside.items() for word in _words(name, value, build))
+
+
+def _public(config: ServerConfig, build: SglangBuild) -> dict[str, FlagValue]:
+    return {name: value for name, value in settle(config, build).items() if not is_secret(name)}
 
 
 def settle(config: ServerConfig, build: SglangBuild) -> dict[str, FlagValue]:
@@ -120,13 +129,11 @@ def _words(name: str, value: FlagValue, build: SglangBuild) -> Iterator[str]:
         yield from (f"--{name}", *map(str, value)) if value else ()
     else:
         word = _scalar(value)
-        # argparse takes a word with a leading dash for a flag, unless it is a number.
-        dashed = word.startswith("-") and not _NUMBER.fullmatch(word)
-        yield from (f"--{name}={word}",) if dashed else (f"--{name}", word)
+        yield from (f"--{name}={word}",) if is_dashed(word) else (f"--{name}", word)
 
 
 def _switch_words(name: str, value: bool, build: SglangBuild) -> Iterator[str]:
-    if _takes_value(name, build):
+    if takes_value(name, build):
         yield from (f"--{name}", str(value).lower())
     elif value:
         yield f"--{name}"
@@ -136,7 +143,7 @@ def _switch_words(name: str, value: bool, build: SglangBuild) -> Iterator[str]:
 
 def _yaml_item(name: str, value: FlagValue, build: SglangBuild) -> dict[str, object]:
     if isinstance(value, bool):
-        if _takes_value(name, build):
+        if takes_value(name, build):
             return {name: str(value).lower()}
         return {name: True} if value else {}
     if isinstance(value, list):
@@ -146,14 +153,3 @@ def _yaml_item(name: str, value: FlagValue, build: SglangBuild) -> dict[str, obj
 
 def _scalar(value: str | int | float | dict[str, object]) -> str:
     return json.dumps(value) if isinstance(value, dict) else str(value)
-
-
-def _takes_value(name: str, build: SglangBuild) -> bool:
-    known = build.known_flags
-    return known is not None and name in known and name not in build.switches and name not in build.special
-
-
-def _refuse_special(name: str, build: SglangBuild) -> None:
-    if name in build.special:
-        hint = build.special[name].split(". ")[0].strip()
-        raise UsageError(f"flags: SGLang {build.version} refuses {name} in its YAML{f' ({hint})' if hint else ''}")

@@ -15,14 +15,12 @@ from typing import overload
 
 REDACTED = "[redacted]"
 
-_VOCABULARY = "(?<!eos)(?<!bos)(?<!pad)(?<!unk)(?<!sep)(?<!cls)(?<!end)(?<!mask)(?<!stop)(?<!per)"
+_VOCABULARY = "(?<!eos)(?<!bos)(?<!pad)(?<!unk)(?<!sep)(?<!cls)(?<!end)(?<!mask)(?<!stop)(?<!per)(?<!first)"
 _SECRET_END = (
     r"(?:api[-_]?keys?|access[-_]?key|private[-_]?key|passwords?|passwd|passphrase|secrets?|credentials?"
     rf"|authorization|{_VOCABULARY}[-_]token|\bbearer[-_]?token)"
 )
-_SECRET_NAME = re.compile(
-    rf"(?:.*[-_.\s])?{_SECRET_END}$|.*[^-_]+{_VOCABULARY}[-_]token$|token$", re.IGNORECASE
-)
+_SECRET_NAME = re.compile(rf"(?:.*[-_.\s])?{_SECRET_END}$|.*[^-_]+{_VOCABULARY}[-_]token$|token$", re.IGNORECASE)
 
 _QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 _VALUE = rf"(?P<value>{_QUOTED}|(?!None\b|null\b)[^\s,;)}}\]'\"]+)"
@@ -32,9 +30,7 @@ _FLAG = re.compile(
     rf"(?P<head>(?<!-)--[\w-]{{0,40}}?{_SECRET_END}(?:['\"]\s{{0,3}},\s{{0,3}}|\s{{1,3}})){_VALUE}",
     re.IGNORECASE,
 )
-_SCHEME = re.compile(
-    r"\b(?P<scheme>Bearer|Basic)(?P<between>\s+)(?!\[redacted\])[^\s'\",)}\]]+", re.IGNORECASE
-)
+_SCHEME = re.compile(r"\b(?P<scheme>Bearer|Basic)(?P<between>\s+)(?!\[redacted\])[^\s'\",)}\]]+", re.IGNORECASE)
 _SHAPE = re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,})")
 _URL_PASSWORD = re.compile(r"(?P<head>://[^\s/:@]+:)[^\s/@]+(?=@)", re.IGNORECASE)
 

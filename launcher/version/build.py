@@ -19,12 +19,20 @@ class SglangBuild:
     switches: frozenset[str] = frozenset()
     """Those of `known_flags` that take no value."""
     special: Mapping[str, str] = field(default_factory=dict)
-    """Those with an action of their own, which `--config` YAML refuses (deprecated ones, `--x/--no-x`
-    pairs), each with the help text that SGLang gives it."""
+    """Those with an action of their own (deprecated ones, `--x/--no-x` pairs), each with the help text that
+    SGLang gives it. `--config` YAML refuses them, and whatever shares a dest with one: launcher.config_file."""
+    aliases: frozenset[str] = frozenset()
+    """Those of `special` that take a value and store it as it is: deprecated names of other flags."""
+    dests: Mapping[str, str] = field(default_factory=dict)
+    """Where argparse stores a flag, for those that are not stored under their own name."""
 
     def at_least(self, *release: int) -> bool:
         """Whether this is release 0.5.14 or newer: `build.at_least(0, 5, 14)`."""
         return version_tuple(self.version) >= release
+
+    def dest(self, name: str) -> str:
+        """Where argparse stores the flag: the `dest` of its action."""
+        return self.dests.get(name, name.replace("-", "_"))
 
 
 def version_tuple(version: str) -> tuple[int, ...]:

@@ -54,9 +54,7 @@ def _ask(command: tuple[str, ...], env: tuple[tuple[str, str], ...], timeout_s: 
         question = compose(head, ("-c", probe), added)
         return _answer(command, _run(question, added, timeout_s))
     if unwrap(command).wrapper is not Wrapper.NONE:
-        raise UsageError(
-            f"command: {_shown(command)} hides its interpreter, so it cannot be asked; {_TELL_US}"
-        )
+        raise UsageError(f"command: {_shown(command)} hides its interpreter, so it cannot be asked; {_TELL_US}")
     return _answer(command, _run(command, _asking(added), timeout_s))
 
 
@@ -96,15 +94,20 @@ def _answer(command: Sequence[str], output: str) -> SglangBuild:
     if match is None:
         last = next((line for line in reversed(output.splitlines()) if line.strip()), "it printed nothing")
         why = "its Python has no SGLang" if "PackageNotFoundError" in output else redact_text(last.strip())
-        raise UsageError(
-            f"command: {_shown(command)} does not tell which SGLang it starts ({why}); {_TELL_US}"
-        )
+        raise UsageError(f"command: {_shown(command)} does not tell which SGLang it starts ({why}); {_TELL_US}")
     told = json.loads(match[1])
     values, switches = frozenset(told["values"]), frozenset(told["switches"])
     # A layout of the sources that the question does not understand: better no list than one with holes.
     whole = "mem-fraction-static" in values and "port" in values
     known = values | switches | frozenset(told["special"]) if whole else None
-    return SglangBuild(told["version"], known, switches=switches, special=told["special"])
+    return SglangBuild(
+        told["version"],
+        known,
+        switches=switches,
+        special=told["special"],
+        aliases=frozenset(told["aliases"]),
+        dests=told["dests"],
+    )
 
 
 def _simulated(output: str) -> SglangBuild:

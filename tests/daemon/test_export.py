@@ -12,8 +12,9 @@ import yaml
 
 from launcher.version import SglangBuild
 from tuner.errors import DiskFull, NothingFeasible, StudyFileError
-from tuner.export import FORMATS, evidence_path, read_answer, render, write_best
+from tuner.export import FORMATS, evidence_path, read_answer, render, warning, write_best
 from tuner.export.atomic import write_whole
+from tuner.export.best import evidence
 from tuner.journal.view import Environment, Incumbent
 from tuner.trial import Interval, Proposal, Purpose, Setting, TrialState
 
@@ -69,6 +70,34 @@ def test_the_header_says_concurrency_interval_margin_and_doubt(answered):
     assert "4.2 GiB free" in text
     assert "No clear winner" in text
     assert "SIMULATED" not in text
+
+
+def test_what_the_yaml_cannot_hold_is_named_and_in_every_other_form(answered):
+    build = SglangBuild(
+        "0.5.17",
+        frozenset({"model-path", "mem-fraction-static", "kv-cache-dtype", "hicache-size", "lora-paths"})
+        | {"enable-hierarchical-cache"},
+        switches=frozenset({"enable-hierarchical-cache"}),
+        special={"lora-paths": ""},
+    )
+    config = replace(answered.config, flags={"lora-paths": ["sql=/loras/my sql"]})
+    answer = replace(answered, build=build, config=config)
+    text = render(answer, "sglang")
+    assert "#     --lora-paths 'sql=/loras/my sql'\n" in text
+    assert "0.5.17 refuses it in YAML; give it beside --config" in text
+    assert "lora-paths" not in yaml.safe_load(text)
+    assert evidence(answer)["command_line_beside_config"] == ["--lora-paths", "sql=/loras/my sql"]
+    for form in FORMATS.keys() - {"sglang"}:
+        assert "lora-paths" in render(answer, form)
+        assert "NOT IN THIS FILE" not in render(answer, form)
+
+
+def test_a_study_begins_with_a_sentence_when_its_answer_needs_more_than_the_file(answered):
+    study = answered.study.model_copy(update={"flags": {"cuda-graph-max-bs": 64}})
+    assert warning(study, SglangBuild("0.5.10")) is None
+    sentence = warning(study, SglangBuild("0.5.17"))
+    assert "SGLang 0.5.17 refuses --cuda-graph-max-bs-decode in YAML" in sentence
+    assert "export --format command" in sentence
 
 
 def test_simulated_numbers_say_so(answered):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from launcher.config import FlagValue, ServerConfig
 from launcher.errors import UsageError
-from launcher.flags import to_argv, to_yaml
+from launcher.flags import to_argv, to_yaml, words_beside_yaml
 from launcher.version import SglangBuild
 
 VALUES = {"model-path", "mem-fraction-static", "kv-cache-dtype", "hicache-size", "hicache-ratio", "tp-size", "dp-size"}
@@ -88,10 +88,66 @@ def test_deprecated_switches_become_the_values_that_yaml_accepts() -> None:
     assert attention[2:] == ("--attn-dp-size", "4")
 
 
-def test_a_flag_that_yaml_refuses_is_named_with_sglangs_hint() -> None:
-    assert "--old-thing" in to_argv(config(old_thing=True), MIDDLE)
-    with pytest.raises(UsageError, match=r"0\.5\.18 refuses old-thing in its YAML \(\[Deprecated\] Use --new\.\)"):
-        to_yaml(config(old_thing=True), MIDDLE)
+SHARED_DEST = SglangBuild(
+    "0.5.17",
+    frozenset({"model-path", "graph-bs", "old-graph-bs", "stream", "old-stream", "metrics", "m", "attn", "lora-paths"})
+    | {"cuda-graph-backend-prefill", "enable-breakable-cuda-graph", "disable-prefill-cuda-graph", "cuda-graph-config"},
+    switches=frozenset({"stream", "metrics", "m", "disable-prefill-cuda-graph"}),
+    special={"old-graph-bs": "", "old-stream": "", "enable-breakable-cuda-graph": "", "lora-paths": ""},
+    aliases=frozenset({"old-graph-bs"}),
+    dests={
+        "old-graph-bs": "graph_bs",
+        "old-stream": "stream",
+        "m": "metrics",
+        "attn": "attention_backend",
+        "enable-breakable-cuda-graph": "cuda_graph_backend_prefill",
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "in_yaml", "beside"),
+    [
+        # The deprecated name is refused nowhere: it is no dest.
+        ("graph-bs", [1, 2], {"old-graph-bs": [1, 2]}, ()),
+        ("old-graph-bs", [1, 2], {"old-graph-bs": [1, 2]}, ()),
+        # A switch that shares its dest with a deprecated one has no other name.
+        ("stream", True, {}, ("--stream",)),
+        ("old-stream", True, {}, ("--old-stream",)),
+        ("stream", False, {}, ()),
+        # Only the dest of a switch is written as a bare word.
+        ("m", True, {"metrics": True}, ()),
+        ("attn", "triton", {"attn": "triton"}, ()),
+        ("lora-paths", ["a=/b", "c"], {}, ("--lora-paths", "a=/b", "c")),
+        ("attn", "-odd", {}, ("--attn=-odd",)),
+        ("cuda-graph-backend-prefill", "disabled", {"disable-prefill-cuda-graph": True}, ()),
+        ("cuda-graph-backend-prefill", "full", {"cuda-graph-config": '{"prefill": {"backend": "full"}}'}, ()),
+        ("enable-breakable-cuda-graph", True, {"cuda-graph-config": '{"prefill": {"backend": "breakable"}}'}, ()),
+    ],
+)
+def test_a_flag_is_in_the_yaml_as_it_is_accepted_or_beside_it(
+    name: str, value: FlagValue, in_yaml: dict[str, object], beside: tuple[str, ...]
+) -> None:
+    asked = ServerConfig("/m/x", flags={name: value})
+    assert yaml.safe_load(to_yaml(asked, SHARED_DEST)) == {"model-path": "/m/x"} | in_yaml
+    assert words_beside_yaml(asked, SHARED_DEST) == beside
+
+
+def test_a_pinned_graph_config_is_not_written_twice() -> None:
+    asked = config(cuda_graph_backend_prefill="full", cuda_graph_config={"decode": {"max_bs": 8}})
+    assert words_beside_yaml(asked, SHARED_DEST) == ("--cuda-graph-backend-prefill", "full")
+    assert json.loads(yaml.safe_load(to_yaml(asked, SHARED_DEST))["cuda-graph-config"]) == {"decode": {"max_bs": 8}}
+
+
+def test_a_build_that_cannot_be_asked_is_not_risked() -> None:
+    for version, left in (("0.5.17", ("--cuda-graph-max-bs-decode", "64")), ("0.5.10", ())):
+        assert words_beside_yaml(config(cuda_graph_max_bs=64), SglangBuild(version)) == left
+
+
+def test_secrets_are_neither_in_the_yaml_nor_named_beside_it() -> None:
+    odd = ServerConfig("/m/x", flags={"api-key": "-s3cret"})
+    assert words_beside_yaml(odd, MIDDLE) == ()
+    assert "s3cret" not in to_yaml(odd, MIDDLE)
 
 
 def test_an_unknown_flag_is_refused_with_the_nearest() -> None:

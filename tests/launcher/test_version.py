@@ -17,12 +17,16 @@ class ServerArgs:
     tp_size: A[int, Arg(help="Ranks.", cli_name="--tensor-parallel-size", aliases=["--tp-size"])] = 1
     enable_metrics: A[bool, "Log metrics.", NS("observability")] = False
     internal: A[bool, Arg(no_cli=True)] = False
+    handler: A[Optional[Callable], NS("device")] = None
+    multimodal: A[Optional[bool], "Images."] = None
+    drafting: A[bool | None, "Drafts."] = None
     mem_fraction_static: A[Optional[float], "Fraction."] = None
     strict: A[bool, Arg(help="Strict.", action=argparse.BooleanOptionalAction)] = False
 
     def add_cli_args(parser):
         parser.add_argument("--log-requests", action="store_true", help="Log.")
         parser.add_argument("--old", action=DeprecatedStoreTrueAction, help="[Deprecated] " "Use --new.")
+        parser.add_argument("--ranks", action=DeprecatedAliasStoreAction, dest="tp_size", help="Use --tp-size.")
         parser.add_argument("--kv-cache-dtype", type=str, choices=["auto", "bfloat16"])
 """
 
@@ -45,9 +49,12 @@ def check(build: SglangBuild) -> None:
     assert build.version == "0.5.17.post1"
     assert build.known_flags is not None
     assert {"model-path", "model", "tensor-parallel-size", "tp-size", "kv-cache-dtype"} <= build.known_flags
-    assert {"no-strict", "strict", "old"} == set(build.special)
-    assert build.switches == {"enable-metrics", "log-requests"}
-    assert "internal" not in build.known_flags
+    assert {"no-strict", "strict", "old", "ranks"} == set(build.special)
+    assert build.aliases == {"ranks"}
+    assert {build.dest(name) for name in ("tensor-parallel-size", "tp-size", "ranks")} == {"tp_size"}
+    assert (build.dest("model"), build.dest("no-strict"), build.dest("old")) == ("model_path", "strict", "old")
+    assert build.switches == {"enable-metrics", "log-requests", "multimodal", "drafting"}
+    assert not {"internal", "handler"} & build.known_flags
     assert build.special["old"] == "[Deprecated] Use --new."
 
 

@@ -25,6 +25,7 @@ from tuner.daemon.publish import Publisher
 from tuner.daemon.scribe import Scribe
 from tuner.daemon.trial import Bench
 from tuner.errors import StudyFileError
+from tuner.export import warning
 from tuner.journal import Journal
 from tuner.journal.codec import from_json_value
 from tuner.journal.home import LOCK, home
@@ -78,6 +79,7 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
     try:
         screen.open(_study_now(world), budget.spent_s)
         _note_environment(journal, world)
+        _warn(world, scribe)
         await _tidy_up(journal, clock, scribe)
         searcher = build_searcher(world)
         testbed = LiveTestbed(
@@ -101,6 +103,13 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
         world.gpus.close()
         for lock in locks:
             lock.release()
+
+
+def _warn(world: World, scribe: Scribe) -> None:
+    """Say before hours are spent that the answer will need more than one file."""
+    sentence = warning(world.study, world.build)
+    if sentence is not None:
+        scribe.say("export", sentence)
 
 
 async def _tidy_up(journal: Journal, clock: WallClock, scribe: Scribe) -> None:

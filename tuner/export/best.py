@@ -10,11 +10,12 @@ from pathlib import Path
 import yaml
 
 from launcher.config import ServerConfig
-from launcher.flags import to_yaml
+from launcher.flags import to_yaml, words_beside_yaml
 from launcher.redact import redact
 from launcher.version import SglangBuild
 from tuner.errors import NothingFeasible
 from tuner.export.atomic import write_whole
+from tuner.export.beside import note
 from tuner.journal import StudyView, read_study
 from tuner.journal.codec import encode, from_json_value
 from tuner.journal.view import Incumbent
@@ -36,6 +37,11 @@ class Answer:
     best: Incumbent
     config: ServerConfig
     """With the safety margin: what is exported."""
+
+    @property
+    def words_beside(self) -> tuple[str, ...]:
+        """Command-line words that the YAML cannot hold."""
+        return words_beside_yaml(self.config, self.build)
 
     @property
     def level(self) -> LevelResult | None:
@@ -75,7 +81,8 @@ def evidence_path(output: Path) -> Path:
 
 def best_config(answer: Answer) -> str:
     """Comments, then nothing but flags, flat and with dashes."""
-    return "".join(f"# {line}\n" for line in header(answer)) + to_yaml(answer.config, answer.build)
+    comments = [*header(answer), *note(answer.words_beside, answer.build)]
+    return "".join(f"# {line}\n" for line in comments) + to_yaml(answer.config, answer.build)
 
 
 def header(answer: Answer) -> list[str]:
@@ -112,6 +119,7 @@ def evidence(answer: Answer) -> dict[str, object]:
         "clear_winner": view.clear,
         "explanation": view.explanation,
         "exported": _plain(answer.view.export_setting),
+        "command_line_beside_config": list(answer.words_beside),
         "measured": {
             "trial_id": best.trial_id,
             "setting": _plain(best.setting),
