@@ -18,7 +18,7 @@ import pytest
 
 from launcher.config import ServerConfig
 from launcher.simulated.box import VirtualBox
-from launcher.simulated.events import Finished, SimRequest
+from launcher.simulated.events import Finished, FirstToken, SimRequest
 from launcher.simulated.gpus import SimulatedGpus, prepare_gpu_state
 from launcher.simulated.presets import load_preset
 
@@ -294,7 +294,8 @@ def test_the_process_and_virtual_time_are_the_same_model(servers: Any, tmp_path:
     engine = box.start(ServerConfig("models/test", 0.9)).engine
     assert engine is not None
     engine.submit(SimRequest("r", ((1, 1000),), 50))
-    (event,) = engine.advance(100.0)
+    first_token, event = *engine.advance(100.0), *engine.advance(100.0)
+    assert isinstance(first_token, FirstToken)
     assert isinstance(event, Finished)
     assert served == pytest.approx(event.finish_s, rel=1e-6)
 

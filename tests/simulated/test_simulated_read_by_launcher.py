@@ -7,7 +7,7 @@ import pytest
 from launcher.config import FlagValue, ServerConfig
 from launcher.failure import Culprit, Direction, Failure, Kind, Stage
 from launcher.failures import Evidence, classify
-from launcher.logs import BatchLine, LogFollower, RetractionLine, read_timeline
+from launcher.logs import BatchLine, LogFollower, RetractionLine, Step, read_timeline
 from launcher.simulated.box import VirtualBox
 from launcher.simulated.events import Crashed, SimRequest
 from launcher.simulated.logtext import Timed, Wording, runtime_line
@@ -162,5 +162,5 @@ def test_a_healthy_log_is_no_failure_and_its_lines_are_read() -> None:
     assert len(batches) + sum(isinstance(event, RetractionLine) for event in events) == len(lines)
     assert any(isinstance(event, RetractionLine) for event in events)
     assert all(batch.running_requests is not None and batch.token_usage_share is not None for batch in batches)
-    assert follower.ready
+    assert any(milestone.step is Step.READY for milestone in follower.milestones)
     assert classify(Evidence(log=begun.log + "\n".join(lines), exit_code=None)) is None
