@@ -9,7 +9,7 @@ from launcher.failure import FailureNumbers
 
 _GIB = {"bytes": 2**-30, "b": 2**-30, "kib": 2**-20, "mib": 2**-10, "gib": 1.0, "tib": 2.0**10}
 _DECIMAL = {"kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
-_SIZE = r"([\d.]+) ?(bytes|[KMGT]i?B|B)\b"
+_SIZE = r"(\d+(?:\.\d+)?) ?(bytes|[KMGT]i?B|B)\b"
 _TRIED = (
     re.compile(rf"[Tt]ried to allocate {_SIZE}"),
     re.compile(r"Failed to CUDA \w+alloc (\d+) (bytes)"),
@@ -22,10 +22,10 @@ _GPU = (
     re.compile(r"\(GPU (\d+);"),
     re.compile(r"^\S+:\d+:\d+ \[(\d+)\]", re.M),
 )
-_MINIMUM = re.compile(r"minimum viable[^=]*=[^=]*= ?([\d.]+)")
-_RAISE_ABOVE = re.compile(r"Raise --mem-fraction-static above ([\d.]+)")
-_FRACTION = re.compile(r"mem[-_]fraction[-_]static['\"]?\s?[=:]\s?([\d.]*\d)")
-_HOST = re.compile(r"[Rr]equesting ([\d.]+) ?GB but only ha(?:ve|s) ([\d.]+) ?GB")
+_MINIMUM = re.compile(r"minimum viable[^=]*=[^=]*= ?(\d+(?:\.\d+)?)")
+_RAISE_ABOVE = re.compile(r"Raise --mem-fraction-static above (\d+(?:\.\d+)?)")
+_FRACTION = re.compile(r"mem[-_]fraction[-_]static['\"]?\s?[=:]\s?(\d+(?:\.\d+)?)")
+_HOST = re.compile(r"[Rr]equesting (\d+(?:\.\d+)?) ?GB but only ha(?:ve|s) (\d+(?:\.\d+)?) ?GB")
 _HOLDER = re.compile(rf"Process (\d+) has {_SIZE} memory in use")
 _OWN = re.compile(r"this process has [\d.]+ \w+ memory in use")
 _PYTORCH = re.compile(rf"Of the allocated memory {_SIZE} is allocated by PyTorch")

@@ -8,6 +8,7 @@ give the ones that have a meaning in every version. What a line does not say is 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,11 +18,11 @@ from launcher.logs.line import LogLine, Rank
 
 _BATCH = re.compile(r"(?P<phase>Prefill|Decode) batch(?: ?\[(?P<iteration>\d+)\])?[.,:]? ?(?=#)")
 _PAIR = re.compile(
-    r"(?P<name>#?[A-Za-z][\w /()-]*?): (?P<value>True|False|nan|inf|-?[\d.]+(?:e[+-]?\d+)?)(?P<percent>%?)"
+    r"(?P<name>#?[A-Za-z][\w /()-]*?): (?P<value>True|False|nan|inf|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?P<percent>%?)"
 )
 _RETRACTED = re.compile(r"#retracted_reqs: (\d+)")
 _GAINED = re.compile(r"#new_tokens_gained: (\d+)")
-_RATIO = re.compile(r"#new_token_ratio: ([\d.]+) -> ([\d.]+)")
+_RATIO = re.compile(r"#new_token_ratio: (\d+(?:\.\d+)?) -> (\d+(?:\.\d+)?)")
 
 
 class Phase(StrEnum):
@@ -90,7 +91,7 @@ class BatchLine:
 
     def _count(self, name: str) -> int | None:
         value = self.fields.get(name)
-        return None if value is None else int(value)
+        return int(value) if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)

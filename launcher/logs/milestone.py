@@ -75,10 +75,10 @@ _NAMES = {
     "max_total_num_tokens": "capacity_tokens",
 }
 """Names of figures across versions and devices."""
-_HOST_GB = re.compile(r"([\d.]+) GB host memory")
+_HOST_GB = re.compile(r"(\d+(?:\.\d+)?) GB host memory")
 _HOST_TOKENS = re.compile(r"host pool: (\d+) tokens")
-_MEM_FRACTION = re.compile(r"\bmem[-_]fraction[-_]static['\"]?\s*[=:]\s*([\d.]+)")
-_SIZE = re.compile(r"\b(?:K|V|KV|K/V)?\s?size: ([\d.]+) GB")
+_MEM_FRACTION = re.compile(r"\bmem[-_]fraction[-_]static['\"]?\s*[=:]\s*(\d+(?:\.\d+)?)")
+_SIZE = re.compile(r"\b(?:K|V|KV|K/V)?\s?size: (\d+(?:\.\d+)?) GB")
 _GRAPH_SIZES = re.compile(r"decode.*\bbs=\[([\d, ]+)\]")
 _DTYPE = re.compile(r"dtype: ?(torch\.\w+)")
 
