@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -49,8 +49,8 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.scrape", description=__doc__)
     parser.add_argument("--url", help="a running server to load instead of the simulated one")
     parser.add_argument("--rounds", type=int, default=60, help="interleaved scrapes of each kind")
-    parser.add_argument("--windows", type=int, default=8, help="pairs of windows, with and without polling")
-    parser.add_argument("--window-s", type=float, default=4.0)
+    parser.add_argument("--windows", type=int, default=40, help="pairs of windows, with and without polling")
+    parser.add_argument("--window-s", type=float, default=1.5)
     options = parser.parse_args(arguments)
     if not DUMP.is_file():
         print(f"scrape: {DUMP} is missing (KVTUNE_SHARED says where the captures are)", file=sys.stderr)
@@ -149,35 +149,44 @@ async def rates(url: str, windows: int, window_s: float) -> list[tuple[float, fl
     pairs: list[tuple[float, float]] = []
     async with aiohttp.ClientSession() as session:
         await _window(session, url, window_s)
-        for number in range(windows):
-            found: dict[bool, float] = {}
-            for polled in (False, True) if number % 2 else (True, False):
-                with _polling(url, on=polled):
+        with _poller(url) as switch:
+            for number in range(windows):
+                found: dict[bool, float] = {}
+                for polled in (False, True) if number % 2 else (True, False):
+                    switch(polled)
                     found[polled] = await _window(session, url, window_s)
-            pairs.append((found[False], found[True]))
+                pairs.append((found[False], found[True]))
     return pairs
 
 
 @contextmanager
-def _polling(url: str, *, on: bool) -> Iterator[None]:
-    """Our monitor's reading, from a process of its own as kvtop is. It is there, idle, when polling is off."""
+def _poller(url: str) -> Iterator[Callable[[bool], None]]:
+    """Our monitor's reading, from a process of its own as kvtop is; it is there, idle, when polling is off."""
     ours, theirs = _SPAWN.Pipe()
-    process = _SPAWN.Process(target=_poll, args=(url, on, theirs), daemon=True)
+    process = _SPAWN.Process(target=_poll, args=(url, theirs), daemon=True)
     process.start()
     theirs.close()
-    ours.recv()
+
+    def switch(on: bool) -> None:
+        ours.send(on)
+        ours.recv()
+
     try:
-        yield
+        yield switch
     finally:
-        ours.send("stop")
+        ours.close()
         process.join(timeout=10)
 
 
-def _poll(url: str, on: bool, pipe: Connection) -> None:
-    with ServerReader(url, timeout_s=2.0) as reader:
+def _poll(url: str, pipe: Connection) -> None:
+    """Read once a second while switched on, until the pipe is closed."""
+    on = False
+    with ServerReader(url, timeout_s=2.0) as reader, suppress(EOFError):
         reader.read()
-        pipe.send("ready")
-        while not pipe.poll(POLL_EVERY_S):
+        while True:
+            if pipe.poll(POLL_EVERY_S if on else None):
+                on = pipe.recv()
+                pipe.send(on)
             if on:
                 reader.read()
 

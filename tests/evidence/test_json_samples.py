@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from launcher.config import ServerConfig
 from launcher.errors import Unparsable
@@ -95,6 +97,29 @@ def test_other_json_is_refused(read: object) -> None:
     for answer in ({"detail": "Not Found"}, [], "ok", None, {"loads": "x"}, [1, 2]):
         with pytest.raises(Unparsable):
             read(answer)  # type: ignore[operator]
+
+
+_KEYS = st.sampled_from(
+    ["loads", "internal_states", "memory_usage", "graph", "version", "tp_size", "dp_size", "num_running_reqs",
+     "dp_rank", "kv_cache_dtype", "cuda_graph_config", "decode", "max_bs", "model_path", "load", "num_reqs", "enable_dp_attention"]
+)  # fmt: skip
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=6))
+_JSON = st.recursive(
+    _SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_KEYS, inner, max_size=5)),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(_JSON)
+def test_any_json_is_read_or_refused(answer: object) -> None:
+    for read in (sample_from_loads, sample_from_get_load, sample_from_server_info):
+        try:
+            sample = read(answer)
+        except Unparsable:
+            continue
+        assert sample.ranks
 
 
 def test_plain_text_is_named_as_such() -> None:
