@@ -31,8 +31,13 @@ TIMEOUT_SHARE = 0.8
 """Of the interval: a read ends before the next is due."""
 GONE_AFTER_S = 60.0
 """So long a server that was found by its process is still shown after it has ended."""
+GONE_IN_STUDY_AFTER_S = 5.0
+"""The same while a study is shown: its daemon ends servers on purpose."""
 DISCOVERY_SHARE = 0.001
 """Of one core, at most: on a box with thousands of processes the search becomes rarer."""
+DISCOVER_IN_STUDY_EVERY_S = 2.0
+DISCOVERY_IN_STUDY_SHARE = 0.005
+"""A study starts a new server for every trial."""
 
 
 def find_local_servers() -> tuple[LocalServer, ...]:
@@ -131,13 +136,18 @@ class Collector:
 
         A tuner starts a server on a new port for every trial: without this they would all stay on the screen.
         """
+        patience_s = GONE_IN_STUDY_AFTER_S if self._in_study else GONE_AFTER_S
         for url in self._polls.keys() - self._local.keys():
             poll = self._polls[url]
-            if poll.failing_s() > GONE_AFTER_S:
+            if poll.failing_s() > patience_s:
                 self._threads.pop(url).stop()
                 with self._lock:
                     del self._polls[url]
                 poll.close()
+
+    @property
+    def _in_study(self) -> bool:
+        return self._study is not None and self._study.view is not None
 
     def _discovery_failed(self, sentence: str) -> None:
         self._discovery_problem = f"the processes of this machine {sentence}"
@@ -154,4 +164,7 @@ class Collector:
             self._forget_gone()
             for url in self._local.keys() - self._polls.keys():
                 self._watch(url)
-        return max(DISCOVER_EVERY_S, (time.thread_time() - began) / DISCOVERY_SHARE)
+        took_s = time.thread_time() - began
+        if self._in_study:
+            return max(DISCOVER_IN_STUDY_EVERY_S, took_s / DISCOVERY_IN_STUDY_SHARE)
+        return max(DISCOVER_EVERY_S, took_s / DISCOVERY_SHARE)

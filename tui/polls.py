@@ -197,6 +197,7 @@ class StudyPoll:
         self.view: StudyView | None = None
         self.problem: str | None = None
         self._named = named
+        self._seen: Path | None = None
 
     def step(self) -> float:
         try:
@@ -212,10 +213,11 @@ class StudyPoll:
         # Late, and the reader later still: a machine on which no study runs needs no machinery of the journal.
         from tuner.journal import find_running_studies
 
-        directory = self._named or next(iter(find_running_studies()), None)
-        if directory is None:
+        # One that was running and has ended stays on the screen: its result is what people waited for.
+        self._seen = self._named or next(iter(find_running_studies()), self._seen)
+        if self._seen is None:
             return None
         from tuner.journal import read_study
 
         # The build's flags are long, belong to the daemon, and no screen or recording has a use for them.
-        return replace(read_study(directory), build={})
+        return replace(read_study(self._seen), build={})
