@@ -100,8 +100,25 @@ def test_other_json_is_refused(read: object) -> None:
 
 
 _KEYS = st.sampled_from(
-    "loads internal_states memory_usage graph version tp_size dp_size num_running_reqs dp_rank kv_cache_dtype "
-    "cuda_graph_config decode max_bs model_path load num_reqs enable_dp_attention".split()
+    [
+        "loads",
+        "internal_states",
+        "memory_usage",
+        "graph",
+        "version",
+        "tp_size",
+        "dp_size",
+        "num_running_reqs",
+        "dp_rank",
+        "kv_cache_dtype",
+        "cuda_graph_config",
+        "decode",
+        "max_bs",
+        "model_path",
+        "load",
+        "num_reqs",
+        "enable_dp_attention",
+    ]
 )
 _SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=6))
 _JSON = st.recursive(
