@@ -44,8 +44,8 @@ def stage_of(message: Message, hint: Stage | None = None) -> Stage | None:
     if message.stage in (Stage.FIRST_PREFILL, Stage.UNDER_LOAD, Stage.SHUTDOWN):
         return message.stage
     text = message.text
-    if _SERVING.search(text) and message.stage in (None, Stage.WARM_UP):
-        return message.stage or hint or Stage.UNDER_LOAD
+    if _SERVING.search(text):
+        return Stage.WARM_UP if message.stage is Stage.WARM_UP else hint or Stage.UNDER_LOAD
     framed = next((stage for pattern, stage in _BY_FRAMES if pattern.search(text)), None)
     if framed is Stage.WEIGHTS and message.stage not in _BEFORE_POOL:
         # A draft model's weights, loaded beside the pools of the target.

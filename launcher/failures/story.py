@@ -169,7 +169,8 @@ def _with_stages(groups: Iterator[list[LogLine]]) -> Iterator[Message]:
     for number, group in enumerate(groups):
         head = group[0]
         event = read_event(head)
-        if isinstance(event, Milestone | BatchLine):
+        # The arguments alone say nothing of where a server was: logs are often cut between them and the end.
+        if isinstance(event, BatchLine) or (isinstance(event, Milestone) and event.step is not Step.ARGUMENTS):
             overall = stage_after(overall or Stage.LAUNCH, event)
             by_rank[head.rank] = stage_after(by_rank.get(head.rank, Stage.LAUNCH), event)
         if isinstance(event, Milestone) and "available_gib" in event.facts:
