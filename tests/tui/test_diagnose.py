@@ -85,6 +85,14 @@ def test_the_field_reports_ceiling_in_its_own_numbers(with_ranks: Callable[[Serv
     assert finding.tries[0] == "raise mem-fraction-static (+14.4 K tokens per 0.01, 5.5 GiB left)"
 
 
+def test_no_more_fraction_is_advised_where_none_is_left(with_ranks: Callable[[ServerView], ServerView]) -> None:
+    """The field report's 0.93: 0.82 GiB were left, and a large prefill was its end."""
+    tight = replace(FIELD_REPORT, facts=replace(FIELD_REPORT.facts, headroom_gib=0.82))
+    assert first(with_ranks(tight)).tries[0] == (
+        "mem-fraction-static is at its end: 0.8 GiB left, 0.01 more takes 0.94"
+    )
+
+
 def test_a_smaller_dtype_is_not_offered_to_who_has_it() -> None:
     tries = first(replace(FIELD_REPORT, facts=replace(FIELD_REPORT.facts, kv_cache_dtype="fp8_e4m3",
                                                       kv_cache_dtype_asked="fp8_e4m3"))).tries  # fmt: skip

@@ -20,13 +20,20 @@ def bytes_per_token(server: ServerView) -> float | None:
     return server.facts.kv_cache_gib * GIB / capacity
 
 
+def gib_per_hundredth(server: ServerView) -> float | None:
+    """GiB of each GPU that 0.01 more mem-fraction-static takes: 0.01 * B."""
+    facts = server.facts
+    if not facts.mem_fraction_static or facts.weights_gib is None or facts.kv_cache_gib is None:
+        return None
+    return 0.01 * (facts.weights_gib + facts.kv_cache_gib) / facts.mem_fraction_static
+
+
 def tokens_per_hundredth(server: ServerView) -> float | None:
     """Tokens of the whole server that 0.01 more mem-fraction-static would add."""
-    facts, each = server.facts, bytes_per_token(server)
-    if each is None or not facts.mem_fraction_static or facts.weights_gib is None or facts.kv_cache_gib is None:
+    taken, each = gib_per_hundredth(server), bytes_per_token(server)
+    if taken is None or each is None:
         return None
-    before_weights = (facts.weights_gib + facts.kv_cache_gib) / facts.mem_fraction_static
-    return 0.01 * before_weights * GIB / each * max(1, len(server.ranks))
+    return taken * GIB / each * max(1, len(server.ranks))
 
 
 def headroom_gib(server: ServerView, gpus: tuple[GpuView, ...]) -> float | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tui import format as fmt
-from tui.diagnose.arithmetic import headroom_gib, tokens_per_hundredth
+from tui.diagnose.arithmetic import gib_per_hundredth, headroom_gib, tokens_per_hundredth
 from tui.snapshot import Finding, GpuView, ServerView, Severity
 
 FULL_SHARE = 0.88
 """Admission estimates keep some of the pool back: a pool fuller than this with a queue is the limit."""
+PREFILL_RESERVE_GIB = 1.7
+"""What a full prefill chunk of 16,384 tokens wanted on top, where servers died of it (32B dense, H200)."""
 HOST_FULL_SHARE = 0.95
 USELESS_HIT_SHARE = 0.02
 HOT_SPREAD_SHARE = 0.30
@@ -33,16 +35,21 @@ def kv_ceiling(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:
 
 
 def _more_kv(server: ServerView, gpus: tuple[GpuView, ...]) -> tuple[str, ...]:
-    tries = []
-    gained, left = tokens_per_hundredth(server), headroom_gib(server, gpus)
-    if gained is not None:
-        free = "" if left is None else f", {left:.1f} GiB left"
-        tries.append(f"raise mem-fraction-static (+{fmt.count(gained)} tokens per 0.01{free})")
-    else:
-        tries.append("raise mem-fraction-static")
+    tries = [_more_fraction(server, headroom_gib(server, gpus))]
     if server.facts.kv_cache_dtype in (*WIDE_DTYPES, None):
         tries.append("a smaller kv-cache-dtype, only if its quality is good enough for you")
     return tuple(tries)
+
+
+def _more_fraction(server: ServerView, left_gib: float | None) -> str:
+    """Whether there is room for more KV: a step must leave what a large prefill needs."""
+    gained, taken_gib = tokens_per_hundredth(server), gib_per_hundredth(server)
+    if gained is None or taken_gib is None:
+        return "raise mem-fraction-static"
+    if left_gib is not None and left_gib - taken_gib < PREFILL_RESERVE_GIB:
+        return f"mem-fraction-static is at its end: {left_gib:.1f} GiB left, 0.01 more takes {taken_gib:.2f}"
+    free = "" if left_gib is None else f", {left_gib:.1f} GiB left"
+    return f"raise mem-fraction-static (+{fmt.count(gained)} tokens per 0.01{free})"
 
 
 def dtype_not_asked(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:

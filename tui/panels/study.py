@@ -165,11 +165,21 @@ def _trial(study: StudyView, trial: TrialResult, width: int, selected: str | Non
     pen = Pen(width).put(">" if chosen else " ", "key").put(f"{trial.trial_id:>4} ", "selected" if chosen else "dim")
     fraction = fmt.UNKNOWN if knobs.mem_fraction_static is None else f"{knobs.mem_fraction_static:.3f}"
     pen.put(f"{fraction:>12}  {knobs.kv_cache_dtype:<9.9} {knobs.hicache_size_gb or 'off':>7}", "text")
-    pen.put(f"{best.concurrency if best else fmt.UNKNOWN:>6}", "text")
+    pen.put(f"{_concurrency(study, trial):>6}", "text")
     pen.put(f"{interval(best.completion_rate) if best else fmt.UNKNOWN:>17}", role)
     headroom = fmt.UNKNOWN if trial.headroom_min_gib is None else f"{trial.headroom_min_gib:.1f} GiB"
     pen.put(f"{headroom:>11}  ", "text").put(outcome(trial, is_best), role)
     return pen.row(("trial", str(trial.trial_id)))
+
+
+def _concurrency(study: StudyView, trial: TrialResult) -> str:
+    """The best level's, or the one that is being measured."""
+    if trial.best_level is not None:
+        return str(trial.best_level.concurrency)
+    stage = study.stage
+    if stage is not None and stage.trial_id == trial.trial_id and stage.concurrency is not None:
+        return str(stage.concurrency)
+    return fmt.UNKNOWN
 
 
 def outcome(trial: TrialResult, is_best: bool = False) -> str:
