@@ -85,7 +85,17 @@ def test_secret_names(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["max-total-tokens", "eos_token", "tokenizer-path", "token_usage", "stop_token_ids", "monkey", "key"]
+    "name",
+    [
+        "max-total-tokens",
+        "eos_token",
+        "tokenizer-path",
+        "token_usage",
+        "stop_token_ids",
+        "monkey",
+        "key",
+        "bucket-time-to-first-token",
+    ],
 )
 def test_names_of_counts_and_vocabulary_are_not_secret(name: str) -> None:
     assert not is_secret(name)
