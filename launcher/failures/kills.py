@@ -13,7 +13,7 @@ from launcher.logs import Step
 
 _KERNEL_KILL = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process (\d+)[^\n]*")
 _SHELL_KILLED = re.compile(
-    r"^(?:\S+: (?:line|行) \d+:\s+\d+ )?(?:Killed|已杀死|已砍掉|강제종료됨|強制終了|Getötet|Tué)(?:\s.*)?$", re.M
+    r"^(?:\S+: (?:line|行) \d+:\s+\d+ )?(?:Killed|已杀死|已砍掉|강제종료됨|強制終了|Getötet|Tué)(?:[ \t].*)?$", re.M
 )
 """bash's word, in the languages in which it has been seen."""
 _CHILD_ENDED = re.compile(

@@ -121,10 +121,14 @@ class Story:
         return tuple(message.number for message in self.messages if _says_death(message))
 
     def survived(self, message: Message) -> bool:
-        """Whether the server went on serving after this message, and did not die later."""
-        if any(number >= message.number for number in self.deaths):
-            return False
-        return any(_serves_after(later, message) for later in self.messages[message.number + 1 :])
+        """Whether the server went on serving after this message.
+
+        Where something dies later, the rank itself must have served in between: other ranks go on for some seconds
+        after the one that matters is gone.
+        """
+        death = next((number for number in self.deaths if number >= message.number), None)
+        later = self.messages[message.number + 1 : death]
+        return any(_serves_after(one, message, itself=death is not None) for one in later)
 
     def last_milestone_before(self, message: Message) -> Message | None:
         """The message that shows how far things had come."""
@@ -192,9 +196,9 @@ def _says_death(message: Message) -> bool:
     return message.stage is not Stage.SHUTDOWN and any(_DEATH.search(line) is not None for line in message.lines)
 
 
-def _serves_after(later: Message, message: Message) -> bool:
+def _serves_after(later: Message, message: Message, *, itself: bool) -> bool:
     event = later.event
     if isinstance(event, Milestone):
         return event.step is Step.READY
-    same = not message.rank.known or later.rank == message.rank
+    same = later.rank == message.rank or not (itself or message.rank.known)
     return isinstance(event, BatchLine) and same

@@ -266,6 +266,20 @@ def test_another_rank_that_decodes_on_is_no_survival() -> None:
     assert failure.kind is Kind.GPU_OOM_RUNTIME
 
 
+def test_what_was_survived_is_not_blamed_for_a_later_death() -> None:
+    skipped = (
+        "[2026-05-04 10:00:50 TP0] [Autotuner]: Skipping tactic 5: Traceback (most recent call last):\n"
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.00 GiB.\n"
+    )
+    word = "[2026-05-04 11:00:00] Subprocess scheduler_0 (pid=7) crashed with exit code -9. Triggering SIGQUIT\n"
+    killed = classify(Evidence(log=skipped + start("ready") + decode() + word, exit_code=-9))
+    assert killed is not None
+    assert killed.kind is Kind.KILLED
+    starting = classify(Evidence(log=start("capture") + skipped + crash(OOM, rank="TP1"), exit_code=-9))
+    assert starting is not None
+    assert starting.kind is Kind.GPU_OOM_GRAPH_CAPTURE
+
+
 def test_a_restart_in_the_same_log_is_a_new_life() -> None:
     first = start("ready") + crash(OOM)
     assert classify(Evidence(log=first + start("ready") + decode())) is None
