@@ -95,18 +95,18 @@ def test_a_hung_server_is_told_though_it_answers(tmp_path: Path) -> None:
     assert snapshot.findings[0].rule == "hung"
 
 
-def test_a_slow_gpu_and_a_stranger_are_told(tmp_path: Path) -> None:
+def test_a_slow_gpu_and_a_stranger_are_told_and_rates_are_of_the_simulated_clock(tmp_path: Path) -> None:
+    """The counters' differences agree with the server's own figure, however fast its clock runs."""
+
+    def seen_all(seen: Snapshot) -> bool:
+        finished = any(server.rates.completion_tokens_per_s for server in seen.servers)
+        return finished and {"slow_gpu", "stranger"} <= rules(seen)
+
     with watching(tmp_path, "--fault", "slow-gpu:1.5", "--fault", "leftover:3:4") as until:
-        snapshot = until(lambda seen: {"slow_gpu", "stranger"} <= rules(seen))
+        snapshot = until(seen_all)
+    (server,) = snapshot.servers
     stranger = next(finding for finding in snapshot.findings if finding.rule == "stranger")
     assert stranger.gpu_index == 3
     assert "holds 4.0 GiB of GPU 3" in stranger.evidence
-
-
-def test_rates_are_per_second_of_the_simulated_clock(tmp_path: Path) -> None:
-    """The counters' differences agree with the server's own figure, however fast the clock runs."""
-    with watching(tmp_path) as until:
-        snapshot = until(lambda seen: bool(seen.servers and seen.servers[0].rates.completion_tokens_per_s))
-    (server,) = snapshot.servers
     assert server.facts.clock_speed == 60.0
     assert server.rates.gen_tokens_per_s == pytest.approx(server.pool.gen_tokens_per_s, rel=0.6)
