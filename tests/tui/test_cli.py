@@ -160,3 +160,10 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         ["bash", "-c", f"set -o pipefail; {command}; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True
     )
     assert "Traceback" not in done.stderr
+
+
+def test_a_study_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--once", "--json", "--no-gpu", "-u", NOBODY, "--study", str(tmp_path)], HOME) == 1
+    out, err = capsys.readouterr()
+    assert str(tmp_path) in err
+    assert json.loads(out)["problems"]

@@ -3,8 +3,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,8 @@ from launcher.observe.sample import RankSample, ServerSample
 from tui.build import SnapshotBuilder
 from tui.collector import Collector
 from tui.discover import LocalServer, is_sglang
-from tui.polls import ServerPoll
+from tui.frame import Frame, ServerReading
+from tui.polls import ServerPoll, StudyPoll
 from tui.settings import Settings
 from tui.snapshot import Reach
 
@@ -189,10 +191,6 @@ def test_stop_closes_the_readers() -> None:
 
 
 def test_stale_becomes_down_with_age() -> None:
-    from dataclasses import replace
-
-    from tui.frame import Frame, ServerReading
-
     reading = ServerReading(URL, good(), 100.0, "timed out", "Unreachable")
     builder = SnapshotBuilder()
     reach = [builder.add(Frame(now, (reading,))).servers[0].reach for now in (102.0, 130.0)]
@@ -234,3 +232,42 @@ def test_a_server_of_this_machine_is_found_by_its_socket(tmp_path: Path) -> None
         found = {server.url: server.pids for server in local_servers()}
         assert process.pid in found[f"http://127.0.0.1:{port}"]
         process.communicate("")
+
+
+def test_a_study_that_has_ended_stays_on_the_screen(
+    monkeypatch: pytest.MonkeyPatch, feed: SimpleNamespace, tmp_path: Path
+) -> None:
+    running = iter([(), (tmp_path,), ()])
+    monkeypatch.setattr("tuner.journal.find_running_studies", lambda: next(running))
+    monkeypatch.setattr("tuner.journal.read_study", lambda directory: replace(feed.STUDY, directory=directory))
+    poll, seen = StudyPoll(None), []
+    for _ in range(3):
+        poll.step()
+        seen.append(poll.view.directory if poll.view else None)
+    assert seen == [None, tmp_path, tmp_path]
+
+
+def test_a_server_that_has_ended_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tui.collector.DISCOVER_EVERY_S", 0.05)
+    monkeypatch.setattr("tui.collector.GONE_AFTER_S", 0.3)
+    alive = threading.Event()
+    alive.set()
+
+    def answer() -> ServerSample:
+        if alive.is_set():
+            return good()
+        raise Unreachable("refused")
+
+    collector = Collector(
+        Settings(interval_s=0.2),
+        None,
+        open_reader=lambda url, _key, _timeout_s: FakeReader(url, answer),
+        find=lambda: (LocalServer(URL, (11,)),) if alive.is_set() else (),
+        with_study=False,
+    )
+    collector.start()
+    until(lambda: bool(collector.frame().servers))
+    alive.clear()
+    until(lambda: bool(collector.frame().servers and collector.frame().servers[0].problem))
+    until(lambda: not collector.frame().servers)
+    collector.stop()
