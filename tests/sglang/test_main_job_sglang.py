@@ -1,0 +1,126 @@
+"""The main job on the real thing: tune a real SGLang, then start it from the answer and watch it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from launcher.ports import free_port
+
+pytestmark = pytest.mark.sglang
+
+STUDY = """
+model: {model}
+command: {python} -m sglang.launch_server
+env: {env}
+flags: {flags}
+space: {space}
+workload: random:in=48,out=32,cv=0.4
+"""
+START_S = 240.0
+
+
+def study_file(cpu_sglang: Any, directory: Path, space: dict[str, object]) -> Path:
+    path = directory / "study.yaml"
+    flags = {name: value for name, value in cpu_sglang.flags.items() if name not in space}
+    path.write_text(
+        STUDY.format(
+            model=cpu_sglang.model_path,
+            python=cpu_sglang.python,
+            env=json.dumps(cpu_sglang.env),
+            flags=json.dumps(flags),
+            space=json.dumps(space),
+        )
+    )
+    return path
+
+
+def tune(study: Path, budget: str, *further: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "tuner.cli", "--config", str(study), "--budget", budget]
+    output = ["--output", str(study.parent / "best-config.yaml"), *further]
+    env = {**os.environ, "KVTUNE_HOME": str(study.parent / "home")}
+    return subprocess.run([*words, *output], capture_output=True, text=True, env=env, timeout=900)
+
+
+def servers_of(directory: Path) -> list[int]:
+    """Processes whose environment names a study of this test."""
+    token = str(directory / "home")
+    return [process.pid for process in psutil.process_iter() if token in _home(process) and process.pid != os.getpid()]
+
+
+def _home(process: psutil.Process) -> str:
+    try:
+        return process.environ().get("KVTUNE_HOME", "")
+    except psutil.Error:
+        return ""
+
+
+@contextmanager
+def started_from(config: Path, cpu_sglang: Any, directory: Path) -> Iterator[str]:
+    """SGLang, started by hand with the answer, as its user would."""
+    port = free_port()
+    words = [*cpu_sglang.command, "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
+    with open(directory / "by-hand.log", "wb") as log:
+        server = subprocess.Popen(words, env={**os.environ, **cpu_sglang.env}, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_S
+        while b"fired up" not in (directory / "by-hand.log").read_bytes():
+            assert server.poll() is None, (directory / "by-hand.log").read_text()[-2000:]
+            assert time.monotonic() < deadline, "it did not start"
+            time.sleep(0.5)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def test_a_real_server_is_tuned_and_starts_from_the_answer(cpu_sglang: Any, tmp_path: Path) -> None:
+    space = {"mem-fraction-static": 0.05, "max-total-tokens": [1024, 4096], "concurrency": [2, 8]}
+    done = tune(study_file(cpu_sglang, tmp_path, space), "10m", "--max-trials", "2")
+    assert done.returncode == 0, done.stderr
+    config = tmp_path / "best-config.yaml"
+    answer = yaml.safe_load(config.read_text())
+    evidence = yaml.safe_load((tmp_path / "best-config.evidence.yaml").read_text())
+    assert evidence["client_concurrency"] in range(2, 9)
+    assert evidence["simulated"] is False
+    assert servers_of(tmp_path) == []
+    with started_from(config, cpu_sglang, tmp_path) as url:
+        told = httpx.get(f"{url}/server_info", timeout=30).json()
+        for name, value in answer.items():
+            assert told[name.replace("-", "_")] == value, name
+        assert told["max_total_num_tokens"] == answer["max-total-tokens"]
+        shown = look(url)
+    (server,) = shown["servers"]
+    assert shown["schema_version"] == 1
+    assert server["reach"] == "up"
+    assert server["kv_capacity_tokens"] == answer["max-total-tokens"]
+    assert server["host_capacity_tokens"] is None
+
+
+def look(url: str) -> dict[str, Any]:
+    words = [sys.executable, "-m", "tui", "--url", url, "--once", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    shown: dict[str, Any] = json.loads(done.stdout)
+    return shown
+
+
+def test_a_fraction_below_the_weights_is_a_result_and_not_a_crash(cpu_sglang: Any, tmp_path: Path) -> None:
+    space = {"mem-fraction-static": 0.0001, "max-total-tokens": None, "concurrency": 2}
+    path = study_file(cpu_sglang, tmp_path, space)
+    path.write_text(path.read_text().replace(', "max-total-tokens": null', ""))
+    done = tune(path, "10m", "--max-trials", "1")
+    assert done.returncode == 3, done.stderr
+    assert "mem-fraction-static" in done.stderr + done.stdout
+    assert servers_of(tmp_path) == []
