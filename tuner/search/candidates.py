@@ -23,7 +23,8 @@ MOST_SETTINGS = 500
 """Above this many settings the grid of fractions gets coarser; a second is all that a proposal may take."""
 FAR_FROM_SAFE = 0.05
 CRASH_COST = 0.2
-"""A death is held to cost a fifth of the incumbent's rate: no percent is worth a coin's toss on eight GPUs."""
+"""A death is held to cost a fifth of the incumbent's rate: no percent is worth a coin's toss on eight GPUs. A black
+box cannot afford that view: it finds the boundary by dying."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +37,10 @@ class Candidate:
     log_rate: float
     log_sd: float
     gain: float
+    net_gain: float
+    """`gain` times the chance of survival, less what a death is held to cost."""
     seconds: float
     """Expected seconds, a crash weighted by its chance."""
-
-    @property
-    def net_gain(self) -> float:
-        """Expected improvement if it lives, less what a death is held to cost."""
-        return self.gain * self.outlook.survival - CRASH_COST * (1 - self.outlook.survival)
 
     @property
     def score(self) -> float:
@@ -87,7 +85,9 @@ def _candidate(
     outlook = knowledge.outlook(setting)
     lives, dies = knowledge.minutes.trial(setting, LEVELS_EXPECTED), knowledge.minutes.crash(setting)
     seconds = outlook.survival * lives + (1 - outlook.survival) * dies
-    return Candidate(setting, concurrency, outlook, mean, sd, gain, seconds)
+    death = 0.0 if knowledge.options.black_box else CRASH_COST
+    net_gain = gain * outlook.survival - death * (1 - outlook.survival)
+    return Candidate(setting, concurrency, outlook, mean, sd, gain, net_gain, seconds)
 
 
 def _safe(made: Sequence[Candidate], knowledge: Knowledge) -> list[Candidate]:

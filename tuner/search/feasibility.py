@@ -10,7 +10,7 @@ from launcher.failure import Direction
 from tuner.memory import MemoryModel
 from tuner.trial import Setting, TrialResult
 
-CLIFF_FRACTION = 0.05
+CLIFF_FRACTION = 0.06
 """Black box: how far above a fraction that lived one dares to go (the scale of an exponential)."""
 
 

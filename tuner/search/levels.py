@@ -56,12 +56,18 @@ def next_level(knowledge: Knowledge, setting: Setting, done: Sequence[LevelResul
     carried = {level.concurrency for level in done}
     reach = min(max(carried) * LARGEST_CLIMB, *map(_useful_up_to, done), math.inf)
     open_rungs = [rung for rung in knowledge.ladder() if rung not in carried and rung <= reach]
-    if not open_rungs or len(done) >= knowledge.options.most_levels or knowledge.rate is None:
+    if not open_rungs or len(done) >= _most_levels(knowledge) or knowledge.rate is None:
         return None
     mean, sd = knowledge.rates([(setting, rung) for rung in open_rungs])
     gain = expected_improvement(mean, sd, incumbent_log_rate(knowledge))
     best = int(np.argmax(gain))
     return open_rungs[best] if float(gain[best]) >= LEVEL_GAIN else None
+
+
+def _most_levels(knowledge: Knowledge) -> int:
+    """A black box always sees something to gain in another level; after its first start two must do."""
+    explored = {point.trial_id for point in knowledge.real_points}
+    return 2 if knowledge.options.black_box and len(explored) > 1 else knowledge.options.most_levels
 
 
 def is_full(level: LevelResult) -> bool:
