@@ -88,11 +88,19 @@ def _cut(path: Path, rng: random.Random) -> None:
 
 
 def _servers(token: str) -> list[ProcessId]:
-    return [one.id for one in processes_of(token) if not one.name.startswith("sglang::")][:1]
+    return [one.id for one in processes_of(token) if not _title(one.pid).startswith("sglang::")][:1]
 
 
 def _schedulers(token: str) -> list[ProcessId]:
-    return [one.id for one in processes_of(token) if one.name.startswith("sglang::schedul")][:1]
+    return [one.id for one in processes_of(token) if _title(one.pid).startswith("sglang::scheduler")][:1]
+
+
+def _title(pid: int) -> str:
+    """What a process calls itself: SGLang's children do so in their command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _signal(processes: list[ProcessId], number: signal.Signals) -> bool:
