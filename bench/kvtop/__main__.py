@@ -27,7 +27,7 @@ UNITS = {"cpu_percent": "%", "rss_mib": "MiB", "terminal_kib_per_s": "KiB/s", "f
 def main() -> None:
     made = argparse.ArgumentParser("bench.kvtop")
     made.add_argument("--seconds", type=float, default=30.0, help="how long each program is watched")
-    made.add_argument("--settle", type=float, default=10.0, help="how long before that it is let alone")
+    made.add_argument("--settle", type=float, default=30.0, help="how long before that it is let alone")
     made.add_argument("--soak-hours", type=float, default=24.0, help="scaled hours of the memory test; 0: none")
     args = made.parse_args()
     if shutil.which("tmux") is None:
