@@ -19,7 +19,7 @@ from tuner.trial import Setting, TrialResult
 Array = NDArray[np.float64]
 
 LEVELS_EXPECTED = 1.5
-MOST_SETTINGS = 500
+MOST_SETTINGS = 300
 """Above this many settings the grid of fractions gets coarser; a second is all that a proposal may take."""
 FAR_FROM_SAFE = 0.05
 CRASH_COST = 0.2

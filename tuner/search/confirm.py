@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from tuner.search.knowledge import Knowledge, family_of, key_of
 from tuner.search.standings import Standing, is_clear, standings
 from tuner.trial import Purpose, Setting
@@ -34,17 +36,21 @@ def next_confirmation(knowledge: Knowledge) -> Standing | None:
     return min(reversed(contenders), key=lambda one: _confirmations(knowledge, one))
 
 
-def _contenders(knowledge: Knowledge) -> list[Standing]:
+@lru_cache(maxsize=4)
+def _contenders(knowledge: Knowledge) -> tuple[Standing, ...]:
     """The incumbent, and the best setting that is another choice, if it is close.
 
     As exploration left them: a confirmation must not change who is being confirmed.
     """
     explored = [trial for trial in knowledge.history if trial.proposal.purpose is not Purpose.CONFIRM]
-    ranked = standings(Knowledge(knowledge.space, knowledge.prior, knowledge.options, explored))
+    if len(explored) < len(knowledge.history):
+        ranked = standings(Knowledge(knowledge.space, knowledge.prior, knowledge.options, explored))
+    else:
+        ranked = standings(knowledge)
     now = {key_of(one.setting): one for one in standings(knowledge)}
     others = [one for one in ranked[1:] if not _are_neighbours(ranked[0].setting, one.setting)]
     close = [one for one in others if ranked[0].log_rate - one.log_rate <= CLOSE_SHARE]
-    return [now[key_of(one.setting)] for one in [*ranked[:1], *close[:1]]]
+    return tuple(now[key_of(one.setting)] for one in [*ranked[:1], *close[:1]])
 
 
 def _are_neighbours(one: Setting, other: Setting) -> bool:

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tuner.search.knowledge import Key, Knowledge, family_of, key_of
 from tuner.search.points import Z95, Point
@@ -36,7 +37,8 @@ class Standing:
     headroom_gib: float
 
 
-def standings(knowledge: Knowledge) -> list[Standing]:
+@lru_cache(maxsize=4)
+def standings(knowledge: Knowledge) -> tuple[Standing, ...]:
     """One per setting, the winner first: by rate, then among ties by fewer overrides and more headroom."""
     pooled = _pooled(knowledge)
     best: dict[Key, Standing] = {}
@@ -46,9 +48,9 @@ def standings(knowledge: Knowledge) -> list[Standing]:
             best[key_of(standing.setting)] = standing
     ranked = sorted(best.values(), key=lambda one: -one.log_rate)
     if not ranked:
-        return []
+        return ()
     winner = _safest(_plainest(ranked, knowledge.space), ranked, comfortable_gib(knowledge))
-    return [winner, *(one for one in ranked if one is not winner)]
+    return (winner, *(one for one in ranked if one is not winner))
 
 
 def difference_sd(one: Standing, other: Standing) -> float:
