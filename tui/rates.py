@@ -31,6 +31,8 @@ class Mark:
 
     at_s: float
     totals: Totals
+    from_metrics: bool
+    """Read from /metrics, where a counter that is missing was never incremented."""
     ttft: Histogram | None
     itl: Histogram | None
     e2e: Histogram | None
@@ -39,18 +41,36 @@ class Mark:
 def mark_of(sample: ServerSample) -> Mark:
     """Timed by the server's clock, which only the simulated engine's lets run faster than the wall's."""
     at_s = sample.taken_s * sample.facts.clock_speed
-    return Mark(at_s, with_unborn(sample.totals), sample.ttft, sample.itl, sample.e2e)
+    return Mark(at_s, sample.totals, "metrics" in sample.sources, sample.ttft, sample.itl, sample.e2e)
 
 
-def with_unborn(totals: Totals) -> Totals:
+def with_unborn(mark: Mark, later: Mark) -> Mark:
     """SGLang's counters appear in /metrics with their first increment: until then they are zero, not unknown.
 
-    Only where the build is known to have them, which `realtime_tokens_total` (0.5.9 and later) proves.
+    Only where the build is known to have them, which `realtime_tokens_total` (0.5.9 and later) proves, at the mark or
+    at any `later` one; and a histogram that the later one has was empty before.
     """
-    if totals.decoded_tokens is None:
-        return totals
+    if later.totals.decoded_tokens is None or not mark.from_metrics:
+        return mark
+    return replace(
+        mark,
+        totals=_born(mark.totals),
+        ttft=mark.ttft or _empty(later.ttft),
+        itl=mark.itl or _empty(later.itl),
+        e2e=mark.e2e or _empty(later.e2e),
+    )
+
+
+def _empty(histogram: Histogram | None) -> Histogram | None:
+    if histogram is None:
+        return None
+    return replace(histogram, cumulative_counts=(0.0,) * len(histogram.cumulative_counts), sum_s=0.0, count=0.0)
+
+
+def _born(totals: Totals) -> Totals:
     return replace(
         totals,
+        decoded_tokens=totals.decoded_tokens or 0.0,
         generation_tokens=totals.generation_tokens or 0.0,
         prompt_tokens=totals.prompt_tokens or 0.0,
         finished_requests=totals.finished_requests or 0.0,
@@ -119,6 +139,7 @@ class RateTracker:
         before.
         """
         new = mark_of(sample)
+        new = with_unborn(new, new)
         if self._marks and _went_back(self._marks[-1].totals, new.totals):
             self._marks.clear()
             self._progress = None
@@ -138,7 +159,7 @@ class RateTracker:
         return chosen
 
     def _completion_window_s(self, new: Mark) -> float:
-        oldest = self._marks[0]
+        oldest = with_unborn(self._marks[0], new)
         seen = histogram_difference(oldest.e2e, new.e2e)
         if seen is None or seen.count <= 0:
             seen = new.e2e
@@ -171,6 +192,7 @@ def rates_between(short: Mark, long: Mark, new: Mark, stalled_s: float | None = 
     """Rates of `new` against a mark some seconds and one some latencies older; no time between them:
     nothing.
     """
+    short, long = with_unborn(short, new), with_unborn(long, new)
     short_s, long_s = new.at_s - short.at_s, new.at_s - long.at_s
     if long_s <= 0:
         return Rates(stalled_s=stalled_s)

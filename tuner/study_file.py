@@ -227,8 +227,11 @@ def _check_whole(study: Study) -> None:
 
 def _check_flag_name(name: str) -> None:
     """A misspelt knob would silently be searched as a flag that SGLang does not have."""
-    near = difflib.get_close_matches(name, (*_SEARCHED, "concurrency"), n=1, cutoff=0.8)
-    if near:
+    knobs = (*_SEARCHED, "concurrency")
+    # argparse takes an abbreviation for the flag itself, so that a beginning of one would be set twice.
+    begun = [knob for knob in knobs if knob.startswith(name)]
+    near = begun or difflib.get_close_matches(name, knobs, n=1, cutoff=0.8)
+    if near and name not in knobs:
         raise StudyFileError(f"space: {name}: unknown key; did you mean {near[0]!r}?")
     _check_dashes("space", name)
 

@@ -160,3 +160,9 @@ def test_a_budget_counts_what_earlier_runs_spent_and_not_what_the_user_paused(st
     assert budget.remaining_s == 5_900.0
     assert budget.level_s() == 600.0
     assert Budget(120.0, 100.0, clock, clock.now_s()).level_s() == 8.0
+
+
+def test_the_beginning_of_a_knob_is_not_a_flag_of_its_own() -> None:
+    """argparse would take `--mem-fraction` for `--mem-fraction-static`, beside the searched one."""
+    with pytest.raises(StudyFileError, match="did you mean 'mem-fraction-static'"):
+        build_study({"space": {"mem-fraction": [0.8, 0.9]}})

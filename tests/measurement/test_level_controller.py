@@ -182,3 +182,11 @@ def test_waiting_before_the_level_began_is_part_of_the_first_token_time() -> Non
     assert result.ttft_s is not None
     assert result.responses_per_s == pytest.approx(1.0, rel=0.01)
     assert result.ttft_s.p50 == pytest.approx(3.0 + behind, rel=0.02)
+
+
+def test_a_short_level_without_progress_is_stalled_and_no_measurement() -> None:
+    level = controller("random:in=500,out=800", 4, budget_s=100.0)
+    level.first_wave()
+    for at in range(1, 51):
+        level.on_moment(Moment(2.0 * at, generated_tokens=50.0))
+    assert level.verdict(100.0) is LevelEnd.STALLED

@@ -12,7 +12,8 @@ BOUNDS = (0.1, 1.0, 10.0, math.inf)
 
 
 def sample(at_s: float, totals: Totals, running: int = 1, e2e: Histogram | None = None) -> ServerSample:
-    return ServerSample(at_s, "http://x:1", ranks=(RankSample(running_requests=running),), totals=totals, e2e=e2e)
+    ranks = (RankSample(running_requests=running),)
+    return ServerSample(at_s, "http://x:1", ranks=ranks, totals=totals, e2e=e2e, sources=("metrics",))
 
 
 def test_a_counter_that_went_back_has_no_difference() -> None:
@@ -113,6 +114,16 @@ def test_counters_that_are_not_born_yet_are_zero_where_the_build_has_them() -> N
     rates = tracker.add(sample(20.0, Totals(decoded_tokens=900.0, generation_tokens=400.0)))
     assert rates.completion_tokens_per_s == pytest.approx(20.0)
     assert rates.retractions_per_s == 0.0
+
+
+def test_a_server_watched_from_before_its_first_step_began_at_zero() -> None:
+    seen = Histogram((1.0, math.inf), (0.0, 4.0), 40.0, 4.0)
+    tracker = RateTracker()
+    tracker.add(sample(0.0, Totals()))
+    rates = tracker.add(sample(20.0, Totals(decoded_tokens=900.0, generation_tokens=400.0), e2e=seen))
+    assert rates.completion_tokens_per_s == pytest.approx(20.0)
+    assert rates.e2e is not None
+    assert rates.e2e.count == 4
 
 
 def test_counters_of_older_builds_stay_unknown() -> None:

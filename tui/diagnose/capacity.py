@@ -115,10 +115,10 @@ def host_pool_idle(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | N
     del gpus
     evicted, loaded = server.rates.evicted_tokens_per_s, server.rates.load_back_tokens_per_s
     host = server.rates.hit_share_by_source.get("host", 0.0)
-    if not server.pool.host_total_tokens or not evicted or (loaded or 0.0) > USELESS_HIT_SHARE * evicted:
+    if not server.pool.host_total_tokens or not evicted or loaded is None or loaded > USELESS_HIT_SHARE * evicted:
         return None
     if host > USELESS_HIT_SHARE:
         return None
-    evidence = f"{fmt.rate(evicted)} tok/s evicted to the host pool, {fmt.rate(loaded or 0.0)} tok/s come back"
+    evidence = f"{fmt.rate(evicted)} tok/s evicted to the host pool, {fmt.rate(loaded)} tok/s come back"
     tries = ("leave HiCache off for these prompts: it costs start-up time and PCIe traffic",)
     return Finding("host_pool_idle", Severity.HINT, "HiCache buys nothing", evidence, tries, server.url)

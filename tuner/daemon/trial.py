@@ -152,13 +152,22 @@ class TrialRun:
         return failure
 
     async def _start(self) -> Started:
-        """Start the server; wait while somebody else's process holds what it needs."""
+        """Start the server; wait while somebody else's process holds what it needs.
+
+        Raises CleanSlateError when that outlasts the user's patience or the budget.
+        """
         bench, proposal = self.bench, self.trial.proposal
+        in_the_way: CleanSlateError | None = None
         while True:
             try:
                 starting = bench.testbed.start(proposal.setting, dummy_weights=proposal.purpose is Purpose.PROBE)
                 return await bench.interrupts.guard(starting, bench.clock, bench.budget.usable_s, at_once=True)
+            except OutOfTime:
+                if in_the_way is not None:
+                    raise in_the_way from None
+                raise
             except CleanSlateError as error:
+                in_the_way = error
                 # Not the configuration's fault, and not ours to end: the budget runs, the trial waits.
                 bench.scribe.on_stage(f"paused: {error}")
                 bench.scribe.say("pause", str(error))

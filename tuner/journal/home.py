@@ -32,6 +32,8 @@ def new_study_directory(name: str) -> Path:
             directory.mkdir(parents=True, mode=0o700)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise StudyFileError(f"{home()}: no study can be kept there ({error.strerror}); set KVTUNE_HOME") from None
         return directory
     raise StudyFileError(f"{home()}: a hundred studies began this second; wait one")
 

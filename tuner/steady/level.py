@@ -136,10 +136,12 @@ class LevelController:
     def verdict(self, now_s: float) -> LevelEnd | None:
         """Why to stop now; None to go on."""
         patience_s = ERRORS_STALL_S if self._errors_in_a_row >= ENDLESS_ERRORS else STALL_S
-        if now_s - self._progress_s >= patience_s:
+        idle_s = now_s - self._progress_s
+        if idle_s >= patience_s:
             return LevelEnd.STALLED
         if now_s - self._began_s >= self._limits.budget_s:
-            return LevelEnd.TIME
+            # A short level ends before the patience does: no progress in half of it is no measurement either.
+            return LevelEnd.STALLED if idle_s >= self._limits.budget_s / 2 else LevelEnd.TIME
         found = self._estimate()
         if found is None or not found.steady or found.rate <= 0 or not self._responses:
             return None
