@@ -68,6 +68,16 @@ def _never(value: float, never: float) -> str:
     return "never" if value >= never else f"{value:.0f}"
 
 
+def minutes_saved(with_it: Sequence[Score], without: Sequence[Score]) -> list[float]:
+    """By how many minutes the first of each pair was sooner at its goal, where both reached it."""
+    other = {(score.case, score.seed): score.minutes_to_goal for score in without}
+    return [
+        late - score.minutes_to_goal
+        for score in with_it
+        if score.minutes_to_goal is not None and (late := other.get((score.case, score.seed))) is not None
+    ]
+
+
 def print_cases(scores: Sequence[Score]) -> None:
     """kvtune by case, so that no case hides in a mean."""
     cases = sorted({score.case for score in scores})
