@@ -79,9 +79,7 @@ def check_starts() -> tuple[list[Check], list[Check], list[Check]]:
             )
         if case.headroom_gib is not None:
             error = abs(headroom - case.headroom_gib)
-            headrooms.append(
-                Check(case.name, f"{case.headroom_gib}", f"{headroom:.2f}", error, HEADROOM_TOLERANCE_GIB)
-            )
+            headrooms.append(Check(case.name, f"{case.headroom_gib}", f"{headroom:.2f}", error, HEADROOM_TOLERANCE_GIB))
         dies, log = "at start", begun.log
         if begun.engine is not None:
             client = Client(begun.engine, _lengths_of(case), seed=1)
@@ -91,9 +89,7 @@ def check_starts() -> tuple[list[Check], list[Check], list[Check]]:
             log += client.crash.log_text if client.crash else ""
         right = dies == case.dies and case.message in log
         outcomes.append(
-            Check(
-                case.name, f"{case.dies} {case.message}", f"{dies} {_last_error(log)}", float(not right), 0.0
-            )
+            Check(case.name, f"{case.dies} {case.message}", f"{dies} {_last_error(log)}", float(not right), 0.0)
         )
     return capacities, headrooms, outcomes
 
@@ -266,9 +262,7 @@ def _print(title: str, checks: list[Check]) -> None:
         table.add_column(heading, overflow="fold")
     for check in checks:
         mark = "ok" if check.right else "WRONG"
-        table.add_row(
-            check.what, check.real, check.simulated, f"{check.error:.4f}", f"{check.tolerance:g}", mark
-        )
+        table.add_row(check.what, check.real, check.simulated, f"{check.error:.4f}", f"{check.tolerance:g}", mark)
     Console(width=150).print(table)
 
 
