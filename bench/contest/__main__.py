@@ -127,9 +127,7 @@ def _print_probes(scores: Sequence[Score]) -> None:
     print_table("Probes, on presets whose weights take minutes", groups)
     saved = minutes_saved(*(scores for _, scores in groups))
     if saved:
-        print(
-            f"Minutes saved until 97% by probes, study by study: median {statistics.median(saved):.1f}, {len(saved)} pairs"
-        )
+        print(f"Minutes saved until 97%, study by study: median {statistics.median(saved):.1f} of {len(saved)} pairs")
 
 
 def _print_error(title: str, scores: Sequence[Score], wrong: Sequence[Score], seeds: range) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from launcher.failure import Direction
 from tuner.journal.view import Incumbent
 from tuner.search.explain import explanation
 from tuner.search.knowledge import Knowledge
 from tuner.search.standings import WORST_SHARE, Standing, is_clear, standings
 from tuner.trial import Setting
+
+BARE_MARGIN_FRACTION = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,13 @@ def verdict_of(knowledge: Knowledge) -> Verdict:
 def export_of(knowledge: Knowledge, winner: Standing) -> Setting:
     """The winner's setting, its fraction lowered where it stands too near the learned boundary.
 
-    The exported fraction leaves, above the 97.5% quantile of the worst transient, `safety_gib` and twice the doubt of
-    its headroom.
+    The exported fraction leaves `safety_gib` above the 97.5% quantile of the worst transient.
     """
     setting = winner.setting
-    if knowledge.options.black_box or setting.mem_fraction_static is None:
+    if setting.mem_fraction_static is None:
         return setting
+    if knowledge.options.black_box:
+        return _below_the_dead(knowledge, setting, setting.mem_fraction_static)
     short_gib = needed_headroom_gib(knowledge, setting) - (knowledge.outlook(setting).headroom_gib or 0.0)
     if short_gib <= 0:
         return setting
@@ -51,6 +55,20 @@ def export_of(knowledge: Knowledge, winner: Standing) -> Setting:
     # Rounded down to SGLang's own three digits, on the safe side.
     lowered = int((setting.mem_fraction_static - short_gib / knowledge.memory.before_gib.mean) * 1000) / 1000
     return replace(setting, mem_fraction_static=max(low, lowered))
+
+
+def _below_the_dead(knowledge: Knowledge, setting: Setting, fraction: float) -> Setting:
+    """Without a memory model the only margin is a step below the lowest fraction that died with this dtype."""
+    died = [
+        trial.proposal.setting.mem_fraction_static or 1.0
+        for trial in knowledge.history
+        if trial.failure is not None
+        and trial.failure.teaches
+        and trial.failure.mem_fraction_direction is Direction.DOWN
+        and trial.proposal.setting.kv_cache_dtype == setting.kv_cache_dtype
+    ]
+    safe = min(fraction, min(died, default=1.0) - BARE_MARGIN_FRACTION)
+    return replace(setting, mem_fraction_static=max(knowledge.space.fraction_bounds[0], round(safe, 3)))
 
 
 def needed_headroom_gib(knowledge: Knowledge, setting: Setting) -> float:
