@@ -143,7 +143,7 @@ _NOTHING_YET = Totals(prompt_tokens=0.0, prefill_computed_tokens=0.0, prefill_ca
 
 def _hit_share(old: Totals, new: Totals) -> float | None:
     """As the monitor shows it, of the time between two samples."""
-    began, ended = Mark(0.0, old, None, None, None), Mark(1.0, new, None, None, None)
+    began, ended = Mark(0.0, old, True, None, None, None), Mark(1.0, new, True, None, None, None)
     return rates_between(began, began, ended).hit_share
 
 
