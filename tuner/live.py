@@ -19,20 +19,22 @@ from launcher.failure import Culprit, Direction, Failure, Kind, Stage
 from launcher.gpus import GpuReader
 from launcher.observe.read import ServerReader
 from launcher.ports import free_port
-from launcher.server import LaunchRequest, Server, ServerRecord, launch
+from launcher.server import LaunchRequest, Server, ServerRecord, StopLimits, launch
 from launcher.timeline import Timeline
 from launcher.version import SglangBuild
 from tuner.measure.live import ServerDied, measure_level
 from tuner.steady import Moment, Slo
 from tuner.study_file import Study
 from tuner.testbed import LevelLimits, Observer, Started
-from tuner.trial import LevelResult, Setting
+from tuner.trial import LevelEnd, LevelResult, Setting
 from tuner.workload import Workload
 
 SAMPLES_EVERY_S = 5.0
 SGLANG_HOST_RESERVE_BYTES = 10 * 2**30
 MEASURED_WITH: Mapping[str, FlagValue] = {"enable-metrics": True}
 """Flags of every trial that are not in the answer: the counters that a level is read from are off by default."""
+HANGING = StopLimits(term_s=0.0)
+"""SGLang drains before it ends, without a deadline: a server that finishes nothing is not waited for."""
 LOGS = "servers"
 """The servers' own logs, in the study's directory: `001.log` is the first start's."""
 
@@ -63,6 +65,7 @@ class LiveTestbed:
         self._observer = observer
         self._api_key = os.environ.get(study.api_key_env) if study.api_key_env else None
         self._server: Server | None = None
+        self._hangs = False
         self._last_port = 0
         self._sampled_s = float("-inf")
         self._baseline = baseline
@@ -113,13 +116,17 @@ class LiveTestbed:
                 seed=self._study.seed,
                 on_moment=self._sampled,
             )
-        return result.failure if isinstance(result, ServerDied) else result
+        if isinstance(result, ServerDied):
+            return result.failure
+        self._hangs = result.end is LevelEnd.STALLED
+        return result
 
     async def stop(self) -> float:
         server, self._server = self._server, None
         if server is None:
             return 0.0
-        report = await server.stop()
+        report = await server.stop(HANGING if self._hangs else StopLimits())
+        self._hangs = False
         if report.clean:
             self._observer.on_server(None)
         else:

@@ -92,8 +92,25 @@ async def test_infrastructure_that_stays_broken_ends_the_study_with_the_machines
     assert ending.code == exits.MACHINE
     assert not ending.done
     assert "somebody killed the server" in ending.sentence
-    assert study.testbed.log.count("start 0.85") == 9
+    assert study.testbed.log.count("start 0.85") == 6
     assert {trial.state for trial in study.journal.trials()} == {TrialState.INFRASTRUCTURE}
+
+
+async def test_a_server_that_always_hangs_is_the_machines_fault_and_no_rate(study, some_level):
+    study.testbed.levels = {16: replace(some_level, end=LevelEnd.STALLED)}
+    study.budget_s = 2_200.0
+    ending = await study.daemon().run()
+    assert (ending.code, ending.done) == (exits.MACHINE, False)
+    assert "at concurrency 16 nothing was finished any more" in ending.sentence
+    assert [trial.levels for trial in study.journal.trials()] == [()]
+
+
+async def test_a_budget_too_small_for_one_start_says_what_one_needs(study):
+    study.budget_s = 300.0
+    ending = await study.daemon().run()
+    assert (ending.code, ending.done) == (exits.USAGE, False)
+    assert "13 min" in ending.sentence
+    assert study.testbed.log == []
 
 
 async def test_a_wrong_command_line_ends_at_once_as_usage(study, oom):
@@ -121,7 +138,7 @@ async def test_a_stranger_who_stays_ends_the_study_on_time(study):
     study.testbed.starts = [CleanSlateError("GPU 1: process 77 of bob holds 12 GiB")] * 1_000
     study.testbed.start_s = 60.0
     ending = await study.daemon().run()
-    assert ending.code == exits.MACHINE
+    assert (ending.code, ending.sentence) == (exits.MACHINE, "GPU 1: process 77 of bob holds 12 GiB")
     assert study.clock.now_s() <= 7_200.0
 
 

@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
-from launcher.process import read_table, token_of
+from launcher.process import read_table, token_of, user_name
+from launcher.simulated.gpustate import Held, write_held
 from tuner.journal import find_study, read_study
 from tuner.journal.rows import read_fact
 from tuner.journal.view import StudyState
@@ -152,3 +154,42 @@ def test_log_json_is_json_and_sigterm_finishes_the_level(program):
     assert (program.directory / "best-config.evidence.yaml").is_file()
     assert "started 'touch before-is-back'" in err
     assert eventually((program.directory / "before-is-back").exists)
+
+
+def small_box(directory: Path, fault: str | None = None) -> str:
+    """The chaos bench's box under a name of its own, with something wrong with it."""
+    box = yaml.safe_load((ROOT / "bench" / "chaos" / "small-box.yaml").read_text())
+    path = directory / "box.yaml"
+    path.write_text(yaml.safe_dump({**box, "name": "box", "faults": [fault] if fault else []}))
+    return str(path)
+
+
+def test_a_server_that_stays_stuck_is_a_hang_and_never_a_rate(program):
+    stuck = {**STUDY, "preset": small_box(program.directory, "stuck:10"), "budget": "2h", "max_trials": 1}
+    (program.directory / "stuck.yaml").write_text(yaml.safe_dump(stuck))
+    code, out, err = program.run("--config", "stuck.yaml")
+    assert code == 1, err
+    assert "nothing could be measured" in out
+    assert "tokens/s" not in out + err
+    assert err.count("at concurrency 8 nothing was finished any more, though the server's process lived") >= 3
+    assert program.servers() == []
+    assert not (program.directory / "best-config.yaml").exists()
+
+
+def test_memory_that_a_stranger_takes_is_waited_for_with_his_name(program):
+    quick = {**LONG, "space": {"mem-fraction-static": [0.5, 0.8], "concurrency": 8}}
+    (program.directory / "study.yaml").write_text(yaml.safe_dump(quick))
+    daemon = program.begin("--config", "study.yaml")
+    program.wait_for("measuring", daemon)
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        started_s = psutil.Process(stranger.pid).create_time()
+        held = Held(0, stranger.pid, started_s, "trainer", 20 * 2**30, busy_share=0.0, release_wall_s=0.0)
+        write_held(find_study(None) / "gpus", held)
+        program.wait_for("paused: GPU 0", daemon)
+        told = program.view().stage.name
+        daemon.terminate()
+        _, err = daemon.communicate(timeout=60)
+        stranger.kill()
+    assert f"pid {stranger.pid} (sleep, user {user_name(os.getuid())}) holds 20.0 GiB" in told
+    assert daemon.returncode == 130, err
+    assert program.servers() == []

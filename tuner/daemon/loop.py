@@ -20,8 +20,9 @@ from tuner.trial import TrialResult, TrialState
 
 BEAT_S = 5.0
 """Wall seconds between two entries of what is spent: as much is forgotten by a kill at most."""
-HOPELESS = 3
-"""So many trials in a row that failed through no fault of their configuration end the study."""
+HOPELESS = 2
+"""So many trials in a row that failed through no fault of their configuration, each started RETRIES times again, end
+the study: a third would only cost more of a night."""
 _INPUT_IS_WRONG = (Kind.CONFIG_ERROR, Kind.MODEL_NOT_FOUND, Kind.COMMAND_NOT_FOUND)
 
 
@@ -101,7 +102,7 @@ class Daemon:
             return self._interrupted()
         trial = bench.journal.open_trial() or await self._propose()
         if trial is None:
-            return self._finished(await asyncio.to_thread(self._why_nothing_more, bench.journal.trials()))
+            return await self._nothing_more()
         failure = await TrialRun(bench, trial).run()
         bench.scribe.at(None)
         if failure is not None and failure.kind in _INPUT_IS_WRONG and not self._ever_served():
@@ -129,15 +130,17 @@ class Daemon:
         await bench.interrupts.wait_resumed()
         bench.budget.paused_s += bench.clock.now_s() - began_s
 
-    def _why_nothing_more(self, trials: tuple[TrialResult, ...]) -> str:
-        """What the search's silence means. Runs in a thread of its own, which may not touch the journal."""
-        if self.bench.searcher.propose(trials, math.inf) is not None:
-            return f"the {words(self.bench.budget.usable_s)} that are left are too short for another start"
-        if any(trial.levels for trial in trials):
-            return "nothing more is worth its minutes"
-        if any(trial.failure is not None for trial in trials):
-            return "after these failures no other setting of the space is likely to live"
-        return "no setting of the space is likely to live"
+    async def _nothing_more(self) -> Ending:
+        """What the search's silence means."""
+        bench, trials = self.bench, self.bench.journal.trials()
+        left = words(bench.budget.usable_s)
+        unaffordable = await asyncio.to_thread(bench.searcher.propose, trials, math.inf)
+        if unaffordable is not None and not trials:
+            needed = words(unaffordable.expected_s)
+            return Ending(exits.USAGE, f"budget: leaves {left} for trials, and the first needs {needed}", done=False)
+        if unaffordable is not None:
+            return self._finished(f"the {left} that are left are too short for another start")
+        return self._finished(_why_no_setting(trials))
 
     def _reason_to_end(self) -> Ending | None:
         trials = self.bench.journal.trials()
@@ -155,9 +158,13 @@ class Daemon:
         return None
 
     def _finished(self, why: str) -> Ending:
-        found = any(trial.levels for trial in self.bench.journal.trials())
-        if found:
+        trials = self.bench.journal.trials()
+        if any(trial.levels for trial in trials):
             return Ending(exits.OK, why, done=True)
+        states = {trial.state for trial in trials}
+        if TrialState.INFRASTRUCTURE in states and TrialState.FAILED not in states:
+            # No configuration was found wanting: what stood in the way may be gone when the study is resumed.
+            return self._broken(f"nothing could be measured: {_sentence(_last_failure(trials))}; {why}")
         return Ending(exits.NOTHING_FEASIBLE, f"nothing could be measured: {why}", done=True)
 
     def _interrupted(self) -> Ending:
@@ -190,6 +197,18 @@ def _ended(trials: tuple[TrialResult, ...]) -> int:
 
 def _crashes(trials: tuple[TrialResult, ...]) -> int:
     return sum(trial.failure is not None and trial.failure.teaches for trial in trials)
+
+
+def _last_failure(trials: tuple[TrialResult, ...]) -> Failure | None:
+    return next((trial.failure for trial in reversed(trials) if trial.failure is not None), None)
+
+
+def _why_no_setting(trials: tuple[TrialResult, ...]) -> str:
+    if any(trial.levels for trial in trials):
+        return "nothing more is worth its minutes"
+    if any(trial.failure is not None for trial in trials):
+        return "after these failures no other setting of the space is likely to live"
+    return "no setting of the space is likely to live"
 
 
 def _sentence(failure: Failure | None) -> str:
