@@ -18,6 +18,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from launcher.config import FlagValue, ServerConfig
+from launcher.yaml_fault import yaml_fault
 from tuner.budget import parse_duration
 from tuner.errors import StudyFileError
 from tuner.space import Space
@@ -29,6 +30,8 @@ DEFAULT_SPEED = 60.0
 """Of the simulated engine's clock: two hours take two minutes."""
 DEFAULT_WORKLOAD = "random:in=2000,out=1000,cv=0.5"
 
+_ENGINE_KEYS = {"model", "command", "engine", "preset"}
+"""A file that has none of these forgot what to tune: it must not end up on the simulated engine unawares."""
 _SEARCHED = ("mem-fraction-static", "kv-cache-dtype", "hicache-size")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
@@ -165,8 +168,13 @@ class Study(_Section):
         """What starts a server, before SGLang's flags. `gpu_state`: where the simulated GPUs are kept."""
         if not self.simulated:
             return self.command
+        return (*self.public_command, "--speed", f"{self.clock_speed:g}", "--gpu-state", str(gpu_state))
+
+    @property
+    def public_command(self) -> tuple[str, ...]:
+        """What starts the answer: without the study's own clock and GPUs."""
         engine = (sys.executable, "-m", "launcher.simulated", "--preset", self.preset)
-        return (*engine, "--speed", f"{self.clock_speed:g}", "--gpu-state", str(gpu_state))
+        return engine if self.simulated else self.command
 
     def server_env(self) -> dict[str, str]:
         """What the server's environment has on top of ours: the choice of GPUs, the study's variables."""
@@ -194,12 +202,22 @@ def read_study_file(path: Path, overrides: Mapping[str, object] | None = None) -
     except (OSError, UnicodeDecodeError) as error:
         raise StudyFileError(f"{path}: cannot be read ({error})") from None
     except yaml.YAMLError as error:
-        raise StudyFileError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
+        raise StudyFileError(f"{path}: is not YAML; {yaml_fault(error)}") from None
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
         raise StudyFileError(f"{path}: must be a mapping of keys such as `model:` and `budget:`")
-    return build_study({**_expanded(raw, str(path)), **(overrides or {})}, str(path))
+    told = overrides or {}
+    study = override_study(_expanded(raw, str(path)), told, str(path))
+    if not _ENGINE_KEYS & {*raw, *told}:
+        raise StudyFileError(f"{path}: names no `model:`; for a study without GPUs write `engine: simulated`")
+    return study
+
+
+def override_study(raw: Mapping[str, object], told: Mapping[str, object], source: str) -> Study:
+    """What is written, with what the command line tells over it; each is blamed for its own mistakes."""
+    build_study(told)
+    return build_study({**raw, **told}, source)
 
 
 def build_study(raw: Mapping[str, object], source: str = "command line") -> Study:

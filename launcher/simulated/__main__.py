@@ -1,7 +1,7 @@
 """A server that is computed: `python -m launcher.simulated --preset NAME [--speed S] <SGLang flags>`.
 
 Takes SGLang's flags, prints its log lines on stderr, serves its endpoints, and dies as it dies.
-`--version` tells which SGLang it plays. See `launcher.simulated.faults` for `--fault`.
+`--version` tells which SGLang it plays; `--help` lists what `--fault` can make go wrong.
 """
 
 from __future__ import annotations

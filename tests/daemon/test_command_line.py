@@ -97,6 +97,7 @@ def test_a_pinned_port_that_is_in_use_is_the_machines_fault(kvtune, tmp_path):
         (["--then", "true", "--serve-best"], "--serve-best"),
         (["--then", "'"], "--then"),
         (["--output", "nowhere/best.yaml"], "output"),
+        (["--name-file", "nowhere/name"], "--name-file"),
         (["--budget", "1h", "list"], "--budget does not go with a subcommand"),
     ],
 )
@@ -163,6 +164,13 @@ def test_export_and_report_come_from_the_journal(kvtune, tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "tiny-1.html").read_text().startswith("<!doctype html>")
     assert kvtune("report", "tiny-1", "--format", "markdown").stdout.startswith("# tiny-1")
+
+
+@pytest.mark.usefixtures("finished")
+@pytest.mark.parametrize("command", ["export", "report"])
+def test_a_file_that_cannot_be_written_is_wrong_usage(kvtune, tmp_path, command):
+    refused(kvtune(command, "tiny-1", "--output", "nowhere/page"), 2, "--output", "nowhere/page")
+    refused(kvtune(command, "tiny-1", "--output", str(tmp_path)), 2, "--output", str(tmp_path))
 
 
 @pytest.mark.usefixtures("finished")

@@ -120,6 +120,20 @@ def test_a_killed_daemon_leaves_an_orphan_that_the_next_one_ends_before_it_goes_
     assert view.state is StudyState.DONE
     assert [level.concurrency for level in view.trials[0].levels] == [8]
     assert yaml.safe_load((program.directory / "best-config.yaml").read_text())["mem-fraction-static"] == 0.7
+    assert_the_exported_command_starts(program)
+
+
+def assert_the_exported_command_starts(program: Program) -> None:
+    """What `export --format command` prints is run as it is, by a shell."""
+    command = program.run("export", "--format", "command")[1].rstrip() + " --speed 200\n"
+    words = ["sh", "-c", command]
+    with subprocess.Popen(words, env=program.env, stderr=subprocess.PIPE, text=True, start_new_session=True) as server:
+        assert server.stderr is not None
+        said = ""
+        while "fired up" not in said and (line := server.stderr.readline()):
+            said += line
+        os.killpg(server.pid, signal.SIGKILL)
+    assert "fired up" in said
 
 
 def test_a_detached_daemon_is_watched_paused_resumed_and_stopped(program):

@@ -101,9 +101,23 @@ def test_a_study_begins_with_a_sentence_when_its_answer_needs_more_than_the_file
 
 
 def test_simulated_numbers_say_so(answered):
-    simulated = replace(answered, view=replace(answered.view, simulated=True))
-    for form in FORMATS:
+    study = answered.study.model_copy(update={"engine": "simulated"})
+    simulated = replace(answered, study=study, view=replace(answered.view, simulated=True))
+    for form in ("sglang", "command", "systemd"):
         assert "SIMULATED" in render(simulated, form)
+    for form in ("compose", "k8s"):
+        with pytest.raises(StudyFileError, match="no simulated engine; take sglang, command or systemd"):
+            render(simulated, form)
+
+
+def test_a_rate_that_is_hardly_known_is_never_called_clear(answered):
+    best = replace(answered.best, completion_rate=Interval(188.0, 25.0, 1_389.0))
+    vague = replace(answered, best=best, view=replace(answered.view, incumbent=best))
+    text = " ".join(line[2:] for line in render(vague, "sglang").splitlines() if line.startswith("#"))
+    assert "WARNING: this rate is hardly known (±363%)" in text
+    assert "±363%" in str(evidence(vague)["warning"])
+    assert evidence(answered)["warning"] is None
+    assert "WARNING" not in render(answered, "sglang")
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -9,10 +9,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.errors import UsageError
+from launcher.simulated.presets import load_preset
 from tuner.budget import Budget, parse_duration, words
-from tuner.errors import StudyFileError
+from tuner.errors import StudyFileError, WorkloadError
 from tuner.study_file import Study, build_study, read_study_file
 from tuner.trial import Setting
+from tuner.workload import load_workload
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,49 @@ def test_a_budget_alone_is_a_study_on_the_simulated_engine():
     assert study.simulated
     assert study.budget == 7_200.0
     assert study.clock_speed == 60.0
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "budget: 1h\n", "space: {concurrency: [1, 4]}\n"])
+def test_a_file_that_forgets_the_model_is_never_simulated_unawares(tmp_path, text):
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(StudyFileError, match="names no `model:`"):
+        read_study_file(path)
+    assert not read_study_file(path, {"model": "/models/x"}).simulated
+    path.write_text(f"{text}\nengine: simulated\n")
+    assert read_study_file(path).simulated
+
+
+def test_what_the_command_line_says_wrongly_is_not_blamed_on_the_file(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text("engine: simulated\nbudget: 1h\n")
+    with pytest.raises(StudyFileError, match=r"^command line: budget: '2x'"):
+        read_study_file(path, {"budget": "2x"})
+    path.write_text("engine: simulated\nbudget: 2x\n")
+    with pytest.raises(StudyFileError, match=r"study\.yaml: budget: '2x'"):
+        read_study_file(path, {"max_trials": 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("model: a: b\n", "line 1, column 9"),
+        ("model: x\nspace: [1, 2\n", "line 3, column 1"),
+        ("a: 1\n\tb: 2", "line 2"),
+    ],
+)
+def test_what_is_no_yaml_is_one_sentence_with_its_line(tmp_path, text, place):
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(StudyFileError) as error:
+        read_study_file(path)
+    assert f"study.yaml: is not YAML; {place}" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < len(str(path)) + 120
+    with pytest.raises(UsageError, match=place):
+        load_preset(path)
+    with pytest.raises(WorkloadError, match=place):
+        load_workload(str(path), seed=0)
 
 
 def test_a_model_alone_is_a_study_of_a_real_server():

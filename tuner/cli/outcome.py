@@ -74,6 +74,7 @@ def export(study: str | None, form: str, output: str | None) -> None:
     from tuner.export import read_answer, render
     from tuner.journal import find_study
 
+    _check(output)
     _put(render(read_answer(find_study(study)), form), output)
 
 
@@ -89,7 +90,15 @@ def report(study: str | None, form: str, output: str | None) -> None:
     view = read_study(find_study(study))
     if form == "html" and output is None:
         output = f"{view.study_id}.html"
+    _check(output)
     _put(html_page(view) if form == "html" else markdown_page(view), output)
+
+
+def _check(output: str | None) -> None:
+    from tuner.export.atomic import check_writable
+
+    if output is not None:
+        check_writable(Path(output), "--output")
 
 
 def _put(text: str, output: str | None) -> None:

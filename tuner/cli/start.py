@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import secrets
 import shlex
@@ -20,11 +19,12 @@ from launcher.errors import MachineError
 from launcher.ports import is_free
 from tuner.budget import words
 from tuner.errors import StudyFileError, StudyLocked
-from tuner.export.atomic import write_whole
+from tuner.export.atomic import check_writable, write_whole
 from tuner.journal import Journal, find_study, new_study_directory, read_study
 from tuner.journal.home import LOCK, is_running
 from tuner.journal.lock import read_holder
-from tuner.study_file import Study, build_study, read_study_file
+from tuner.progress.words import doubt_words
+from tuner.study_file import Study, build_study, override_study, read_study_file
 
 DETACH_WAIT_S = 20.0
 """How long a detached daemon may take to say that it works."""
@@ -62,6 +62,8 @@ def _begun(request: Request) -> Path:
         study = read_study_file(Path(request.study_file), request.told)
     else:
         study = build_study(request.told)
+    if request.name_file is not None:
+        check_writable(Path(request.name_file), "--name-file")
     directory = begin(study)
     if request.name_file is not None:
         write_whole(Path(request.name_file), f"{directory.name}\n")
@@ -91,7 +93,7 @@ def _resumed(request: Request) -> Path:
         raise StudyLocked(f"study {directory.name} is held by process {holder.pid if holder else '?'}")
     journal = Journal(directory)
     try:
-        study = build_study({**journal.fact("study"), **request.told}, directory.name)
+        study = override_study(journal.fact("study"), request.told, directory.name)
         if journal.fact("done") and not request.told:
             raise StudyFileError(
                 f"study {directory.name}: is finished ({journal.fact('done')}); give it more with --budget"
@@ -136,7 +138,8 @@ def check(study: Study) -> None:
         _check_command(study)
     load_workload(study.workload, seed=study.seed)
     _check_port(study)
-    _check_output(Path(study.output))
+    # A study must not find out after an hour that its answer cannot be written.
+    check_writable(Path(study.output), "output")
 
 
 def _check_command(study: Study) -> None:
@@ -157,13 +160,6 @@ def _check_port(study: Study) -> None:
     port = study.flags.get("port")
     if isinstance(port, int) and not is_free(port):
         raise MachineError(f"flags: port: {port} is in use by another process")
-
-
-def _check_output(output: Path) -> None:
-    """A study must not find out after an hour that its answer cannot be written."""
-    parent = output.parent
-    if output.is_dir() or not (parent.is_dir() and os.access(parent, os.W_OK)):
-        raise StudyFileError(f"output: {output}: must be a file in a directory that can be written to")
 
 
 def _name(study: Study) -> str:
@@ -217,6 +213,8 @@ def _print_result(directory: Path) -> None:
 
     view = read_study(directory)
     result_table(view)
+    if view.incumbent is not None and (doubt := doubt_words(view.incumbent.completion_rate)):
+        exits.say(f"WARNING: {doubt}")
     exits.say(f"study {view.study_id}: {view.ended or 'ended'}; {words(view.spent_s)} used")
 
 

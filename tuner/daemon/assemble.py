@@ -215,11 +215,10 @@ def _note_environment(journal: Journal, world: World) -> None:
 
 def _environment(world: World) -> Environment:
     study = world.study
-    command = study.command if not study.simulated else ("python", "-m", "launcher.simulated")
     return Environment(
         kvtune_version=kvtune_version(),
         sglang_version=world.build.version,
-        command=redact(list(command)),
+        command=redact(list(study.public_command)),
         model_fingerprint=fingerprint(Path(study.model_path)),
         gpu_names=tuple(gpu.name for gpu in world.samples),
         gpu_uuids=tuple(gpu.uuid or "" for gpu in world.samples),

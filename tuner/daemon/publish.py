@@ -9,6 +9,7 @@ from tuner.daemon.scribe import Scribe
 from tuner.export import read_answer, write_best
 from tuner.journal import Journal
 from tuner.journal.view import BoundaryPoint
+from tuner.progress.words import doubt_words
 from tuner.search import Searcher
 from tuner.trial import Setting, TrialResult
 
@@ -27,14 +28,15 @@ class Publisher:
     def __call__(self) -> None:
         history = self.journal.trials()
         verdict = self.searcher.verdict(history)
+        doubt = None if verdict.incumbent is None else doubt_words(verdict.incumbent.completion_rate)
         self.journal.set_fact("boundary", boundary(self.searcher, history))
         self.journal.set_fact(
             "verdict",
             {
                 "incumbent": verdict.incumbent,
                 "runner_up": verdict.runner_up,
-                "clear": verdict.clear,
-                "explanation": verdict.explanation,
+                "clear": verdict.clear and doubt is None,
+                "explanation": verdict.explanation if doubt is None else f"WARNING: {doubt}. {verdict.explanation}",
             },
         )
         if verdict.incumbent is None:

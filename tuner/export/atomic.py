@@ -6,7 +6,14 @@ import contextlib
 import os
 from pathlib import Path
 
-from tuner.errors import DiskFull
+from tuner.errors import DiskFull, StudyFileError
+
+
+def check_writable(path: Path, key: str) -> None:
+    """Refuse a path that `write_whole` could not write to. Raises StudyFileError with `key`, what named the path."""
+    parent = path.absolute().parent
+    if path.is_dir() or not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise StudyFileError(f"{key}: {path}: must be a file in a directory that can be written to")
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -19,7 +19,7 @@ from tuner.export.beside import note
 from tuner.journal import StudyView, read_study
 from tuner.journal.codec import encode, from_json_value
 from tuner.journal.view import Incumbent
-from tuner.progress.words import best_words, rate_words, setting_words
+from tuner.progress.words import best_words, doubt_words, rate_words, setting_words
 from tuner.study_file import Study, build_study
 from tuner.trial import LevelResult, TrialResult
 
@@ -117,6 +117,7 @@ def evidence(answer: Answer) -> dict[str, object]:
         "client_concurrency": best.concurrency,
         "completion_rate_tokens_per_s": asdict(best.completion_rate),
         "clear_winner": view.clear,
+        "warning": doubt_words(best.completion_rate),
         "explanation": view.explanation,
         "exported": _plain(answer.view.export_setting),
         "command_line_beside_config": list(answer.words_beside),
@@ -165,9 +166,11 @@ def _margin(answer: Answer) -> list[str]:
 
 
 def _doubt(view: StudyView) -> list[str]:
+    doubt = None if view.incumbent is None else doubt_words(view.incumbent.completion_rate)
+    sentences = [] if doubt is None else [f"WARNING: {doubt}."]
     if view.clear is False and view.runner_up is not None:
-        return [f"No clear winner: {best_words(view.runner_up)} cannot be told apart from it."]
-    return []
+        sentences.append(f"No clear winner: {best_words(view.runner_up)} cannot be told apart from it.")
+    return sentences
 
 
 def _plain(value: object) -> object:

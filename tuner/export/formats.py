@@ -20,6 +20,11 @@ def render(answer: Answer, form: str) -> str:
     """The answer in one of FORMATS. Raises StudyFileError for another."""
     if form not in FORMATS:
         raise StudyFileError(f"format {form!r}: must be one of {', '.join(FORMATS)}")
+    if answer.study.simulated and FORMATS[form] in _IN_SGLANGS_IMAGE:
+        raise StudyFileError(
+            f"format {form!r}: study {answer.view.study_id} is simulated, and SGLang's image holds no simulated engine;"
+            " take sglang, command or systemd"
+        )
     return FORMATS[form](answer)
 
 
@@ -178,6 +183,7 @@ def _yaml(value: object) -> str:
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
 
 
+_IN_SGLANGS_IMAGE = (_compose, _k8s)
 FORMATS: Mapping[str, Callable[[Answer], str]] = {
     "sglang": best_config,
     "command": _command,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tuner.journal.view import Incumbent
 from tuner.trial import Interval, LevelResult, Setting
 
+VAGUE_SHARE = 0.25
+"""Of a rate: an interval that reaches further than this tells settings apart by luck. Levels aim at 3%."""
 _SHORT = {"bfloat16": "bf16"}
 
 
@@ -23,6 +25,17 @@ def rate_words(rate: Interval) -> str:
     digits = 0 if rate.value >= 100 else 1
     low, high = (f"{bound:,.{digits}f}" for bound in (rate.low, rate.high))
     return f"{rate.value:,.{digits}f} tokens/s ({low} to {high})"
+
+
+def doubt_words(rate: Interval) -> str | None:
+    """The sentence for a rate that is too vague to choose by; None for one that is known well enough."""
+    if rate.half_width <= VAGUE_SHARE * rate.value:
+        return None
+    share = f"±{rate.half_width / rate.value:.0%}" if rate.value > 0 else "not at all"
+    return (
+        f"this rate is hardly known ({share}), so the choice rests on luck:"
+        " its levels were too short for these answers; give a larger --budget or search less"
+    )
 
 
 def best_words(best: Incumbent) -> str:

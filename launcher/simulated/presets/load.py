@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from launcher.errors import UsageError
 from launcher.simulated.presets.schema import Preset
+from launcher.yaml_fault import yaml_fault
 
 _SHIPPED = Path(__file__).parent
 
@@ -31,7 +32,7 @@ def load_preset(name_or_path: str | Path) -> Preset:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"preset {path}: cannot be read ({error})") from error
     except yaml.YAMLError as error:
-        raise UsageError(f"preset {path}: not YAML ({' '.join(str(error).split())})") from error
+        raise UsageError(f"preset {path}: is not YAML; {yaml_fault(error)}") from error
     if not isinstance(raw, dict):
         raise UsageError(f"preset {path}: must be a mapping of sections, such as `box:` and `model:`")
     try:

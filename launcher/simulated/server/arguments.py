@@ -12,7 +12,9 @@ import yaml
 
 from launcher.config import FlagValue, ServerConfig
 from launcher.errors import UsageError
+from launcher.simulated import faults
 from launcher.simulated.boot import version_tuple
+from launcher.yaml_fault import yaml_fault
 
 _DEFAULTS: dict[str, Any] = json.loads(Path(__file__).with_name("server_args.json").read_text(encoding="utf-8"))
 _ALIASES = {"tp_size": ("--tensor-parallel-size", "--tp"), "model_path": ("--model",), "dp_size": ("--dp",)}
@@ -74,15 +76,18 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(version: str) -> argparse.ArgumentParser:
     """The parser of one version: 0.5.23 no longer knows the older graph flags."""
-    parser = _Parser(prog="launch_server.py", description="A simulated SGLang server: no GPU, every number computed.")
+    parser = _Parser(
+        prog="launch_server.py",
+        description="A simulated SGLang server: no GPU, every number computed.",
+        epilog=faults.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     own = parser.add_argument_group("simulation")
     own.add_argument("--preset", required=True, help="name of a preset, or a YAML file")
     own.add_argument("--speed", type=float, default=1.0, help="simulated seconds per wall second")
     own.add_argument("--gpu-state", type=Path, help="directory in which simulated GPU memory is held")
     own.add_argument("--sglang-version", choices=VERSIONS, default=version, help="whose wording and rules")
-    own.add_argument(
-        "--fault", action="append", default=[], metavar="NAME[:VALUE]", help="see launcher.simulated.faults"
-    )
+    own.add_argument("--fault", action="append", default=[], metavar="NAME[:VALUE]", help="what goes wrong; see below")
     own.add_argument("--version", action="version", version=f"sglang {version} (simulated by kvtune)")
     sglang = parser.add_argument_group("SGLang")
     sglang.add_argument("--config", help="YAML file of further flags")
@@ -165,8 +170,10 @@ def with_config_file(argv: list[str]) -> list[str]:
         raise UsageError(f"--config {path}: the file must end in .yaml or .yml")
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UsageError(f"--config {path}: cannot be read ({' '.join(str(error).split())})") from error
+    except OSError as error:
+        raise UsageError(f"--config {path}: cannot be read ({error.strerror})") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"--config {path}: is not YAML; {yaml_fault(error)}") from error
     if not isinstance(raw, dict):
         raise UsageError(f"--config {path}: must be a flat mapping of flags with dashes")
     words: list[str] = []
