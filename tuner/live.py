@@ -72,7 +72,7 @@ class LiveTestbed:
         self._left: tuple[ServerRecord, ...] = ()
         """Launches of which something did not end: it is waited for before the next start."""
 
-    async def start(self, setting: Setting, *, dummy_weights: bool = False) -> Started:
+    async def start(self, setting: Setting, *, dummy_weights: bool = False, keep: bool = False) -> Started:
         """Prove the clean slate, start, wait until it serves, and check the KV dtype in use.
 
         Raises CleanSlateError while something that is not ours is in the way, UsageError for flags that the build
@@ -81,7 +81,7 @@ class LiveTestbed:
         config = self._config(setting, dummy_weights)
         clean_s = await self._prove_clean(config)
         began_s = self._clock.now_s()
-        await self._launch(config)
+        await self._launch(config, self._port(config) if keep else free_port({self._last_port}))
         server = self._running()
         self._observer.on_server(server.record)
         self._observer.on_stage("starting")
@@ -133,9 +133,14 @@ class LiveTestbed:
             self._left = (server.record,)
         return report.took_s
 
-    async def _launch(self, config: ServerConfig) -> None:
+    def _port(self, config: ServerConfig) -> int:
+        """A pinned port is for the server that stays: trials take a new one each, which no earlier client can reach."""
+        pinned = config.flags.get("port")
+        return pinned if isinstance(pinned, int) else free_port({self._last_port})
+
+    async def _launch(self, config: ServerConfig, port: int) -> None:
         """Launch, and know the server even when we are cancelled between its fork and its return."""
-        launching = asyncio.ensure_future(launch(self._request(config), self._clock))
+        launching = asyncio.ensure_future(launch(self._request(config, port), self._clock))
         try:
             self._server = await asyncio.shield(launching)
         except asyncio.CancelledError:
@@ -155,15 +160,15 @@ class LiveTestbed:
         self._left = ()
         return proof.took_s
 
-    def _request(self, config: ServerConfig) -> LaunchRequest:
-        self._last_port = free_port({self._last_port})
+    def _request(self, config: ServerConfig, port: int) -> LaunchRequest:
+        self._last_port = port
         logs = self._directory / LOGS
         logs.mkdir(exist_ok=True)
         return LaunchRequest(
             command=self._study.launch_command(self._directory / "gpus"),
             config=config,
             build=self._build,
-            port=self._last_port,
+            port=port,
             env=self._study.server_env(),
             log_path=logs / f"{len(list(logs.iterdir())) + 1:03}.log",
             token=self._token,

@@ -46,8 +46,11 @@ class Started:
 class Testbed(Protocol):
     """One box that runs one server at a time."""
 
-    async def start(self, setting: Setting, *, dummy_weights: bool = False) -> Started:
-        """Prove the clean slate, start the server, wait until it serves. Never raises for a server's own failure."""
+    async def start(self, setting: Setting, *, dummy_weights: bool = False, keep: bool = False) -> Started:
+        """Prove the clean slate, start the server, wait until it serves. Never raises for a server's own failure.
+
+        `keep`: it will be left running, so that it takes the port that the study pins, if it pins one.
+        """
         ...
 
     async def measure(self, concurrency: int, limits: LevelLimits) -> LevelResult | Failure:

@@ -77,8 +77,9 @@ class FakeTestbed:
     log: list[str] = field(default_factory=list)
     on_level: Callable[[int], None] | None = None
 
-    async def start(self, setting: Setting, *, dummy_weights: bool = False) -> Started:
-        self.log.append(f"start {setting.mem_fraction_static:g}" + (" dummy" if dummy_weights else ""))
+    async def start(self, setting: Setting, *, dummy_weights: bool = False, keep: bool = False) -> Started:
+        how = (" dummy" if dummy_weights else "") + (" to keep" if keep else "")
+        self.log.append(f"start {setting.mem_fraction_static:g}{how}")
         await self.clock.sleep(self.start_s)
         told = self.starts.pop(0) if self.starts else None
         if isinstance(told, Exception):

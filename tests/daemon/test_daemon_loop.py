@@ -206,12 +206,26 @@ async def test_spent_time_survives_a_restart(study):
     assert study.daemon().bench.budget.spent_s == pytest.approx(spent_s)
 
 
-async def test_serve_best_leaves_the_exported_setting_running(study):
+async def test_serve_best_leaves_the_exported_setting_running_and_says_where(study, record):
     study.limits = Limits(serve_best=True)
     study.searcher.export_setting = lambda history: history[1].proposal.setting
+    study.journal.server_launched(record)
     await study.daemon().run()
     assert study.testbed.running
-    assert study.testbed.log[-1] == "start 0.88"
+    assert study.testbed.log[-1] == "start 0.88 to keep"
+    said = [one.sentence for one in study.journal_decisions() if one.kind == "serve"]
+    assert "http://127.0.0.1:31000 (process 4711); `kvtune-auto stop " in said[0]
+
+
+async def test_an_answer_that_cannot_be_left_running_is_still_the_answer(study):
+    study.limits = Limits(serve_best=True)
+    study.searcher.export_setting = lambda history: history[1].proposal.setting
+    study.testbed.starts = [None, None, None, CleanSlateError("GPU 1: process 77 of bob holds 12 GiB")]
+    ending = await study.daemon().run()
+    assert (ending.code, ending.done) == (exits.OK, True)
+    assert not study.testbed.running
+    assert any("was not left running: GPU 1: process 77" in one.sentence for one in study.journal_decisions())
+    assert read_study(study.directory).ended == ending.sentence
 
 
 def _full_for(times, write):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -190,8 +191,12 @@ def test_three_kills_then_resume_and_the_export_starts(
     killed_between = kill_in(tmp_path, after_trial_1, *resume)
     assert [len(trial.levels) for trial in killed_between.trials[1:]] in ([], [0])
 
-    done = kvtune(tmp_path, *resume)
+    done = kvtune(tmp_path, *resume, "--serve-best")
     assert done.returncode == 0, done.stderr
+    served = re.search(r"the answer serves at (http://\S+) ", done.stderr)
+    assert served is not None, done.stderr
+    assert_runs_with(served[1], yaml.safe_load(config.read_text()))
+    assert kvtune(tmp_path, "stop", killed_at_start.study_id).returncode == 0
     assert servers_of(tmp_path) == []
     view = read_study(find_study(None))
     assert [trial.trial_id for trial in view.trials] == [1, 2]

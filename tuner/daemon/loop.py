@@ -74,13 +74,21 @@ class Daemon:
     async def _serve_best(self) -> None:
         """The server stays in the journal as not gone: whoever goes on with the study ends it first."""
         bench = self.bench
-        setting = bench.searcher.export_setting(bench.journal.trials())
-        started = await bench.testbed.start(setting)
-        if started.failure is not None:
-            bench.scribe.say("failure", f"the answer could not be left running: {started.failure.sentence}")
+        starting = bench.testbed.start(bench.searcher.export_setting(bench.journal.trials()), keep=True)
+        try:
+            started = await bench.interrupts.guard(starting, bench.clock, math.inf, at_once=True)
+            why = None if started.failure is None else started.failure.sentence
+        except StopNow:
+            why = "stopped by the user"
+        except LauncherError as error:
+            why = str(error)
+        if why is not None:
+            bench.scribe.say("failure", f"the answer was not left running: {why}")
             await bench.testbed.stop()
-        else:
-            bench.scribe.say("serve", "a server with the answer was left running")
+            return
+        server, study_id = bench.journal.left_servers()[-1], bench.journal.directory.name
+        at = f"http://127.0.0.1:{server['port']} (process {server['pid']})"
+        bench.scribe.say("serve", f"the answer serves at {at}; `kvtune-auto stop {study_id}` ends it")
 
     async def _work(self) -> Ending:
         try:
