@@ -11,9 +11,15 @@ from typing import Any
 from aiohttp import web
 
 from launcher.simulated.events import Aborted, Finished, SimRequest
+from launcher.simulated.server.conversations import Conversations
 from launcher.simulated.server.driver import Driver, EngineDeadError, Ticket
 from launcher.simulated.server.prompts import (
+    WORD,
     BadRequestError,
+    Prompt,
+    Sampling,
+    answer_ids,
+    chat_prompt,
     ids_prompt,
     native_prompt,
     native_sampling,
@@ -23,7 +29,6 @@ from launcher.simulated.server.prompts import (
 )
 from launcher.simulated.server.state import ServerState
 
-_WORD = " word"
 _DONE = b"data: [DONE]\n\n"
 
 
@@ -40,13 +45,14 @@ class Generator:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
+        self._conversations = Conversations()
 
     async def native(self, http: web.Request) -> web.StreamResponse:
         """POST /generate."""
         body = await _body(http)
-        prompt, tokens = native_prompt(body)
-        self._check_length(tokens)
-        request = request_of(body, prompt, tokens, native_sampling(body), self._state.preset.answers)
+        prompt = native_prompt(body)
+        self._check_length(prompt.tokens)
+        request = self._request(body, prompt, native_sampling(body))
         text = not self._state.arguments.server_args["skip_tokenizer_init"]
         if not body.get("stream"):
             ticket = await self._whole(request)
@@ -56,26 +62,20 @@ class Generator:
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
         body = await _body(http)
-        prompt, tokens = _openai_prompt(body.get("prompt"))
-        return await self._openai(http, body, prompt, tokens, chat=False)
+        return await self._openai(http, body, _openai_prompt(body.get("prompt")), chat=False)
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/chat/completions."""
         body = await _body(http)
-        messages = body.get("messages")
-        if not isinstance(messages, list) or not messages:
-            raise BadRequestError("messages must be a list of at least one message.")
-        joined = "".join(f"<{message.get('role')}>{message.get('content')}" for message in messages)
-        prompt, tokens = text_prompt(joined)
-        return await self._openai(http, body, prompt, tokens, chat=True)
+        return await self._openai(http, body, chat_prompt(body.get("messages")), chat=True)
 
     async def _openai(
-        self, http: web.Request, body: dict[str, Any], prompt: bytes, tokens: int, *, chat: bool
+        self, http: web.Request, body: dict[str, Any], prompt: Prompt, *, chat: bool
     ) -> web.StreamResponse:
-        self._check_length(tokens)
-        room = max(1, self._state.boot.options.context_len - tokens - 1)
+        self._check_length(prompt.tokens)
+        room = max(1, self._state.boot.options.context_len - prompt.tokens - 1)
         sampling = openai_sampling(body, default=room if chat else 16)
-        request = request_of(body, prompt, tokens, sampling, self._state.preset.answers)
+        request = self._request(body, prompt, sampling)
         model = str(body.get("model") or self._state.arguments.served_model_name)
         if not body.get("stream"):
             ticket = await self._whole(request)
@@ -87,6 +87,9 @@ class Generator:
             lambda ticket, new: _openai_chunk(ticket, model, new, chat=chat),
             last=(lambda ticket: _usage_chunk(ticket, model, chat=chat)) if usage else None,
         )
+
+    def _request(self, body: dict[str, Any], prompt: Prompt, sampling: Sampling) -> SimRequest:
+        return request_of(body, prompt, sampling, self._state.preset.answers, self._conversations)
 
     def _check_length(self, tokens: int) -> None:
         context = self._state.boot.options.context_len
@@ -145,8 +148,8 @@ class Generator:
         return driver
 
     def _native_answer(self, ticket: Ticket, *, text: bool) -> dict[str, Any]:
-        answer: dict[str, Any] = {"text": _WORD * ticket.generated} if text else {}
-        answer["output_ids"] = _ids(ticket.generated)
+        answer: dict[str, Any] = {"text": WORD * ticket.generated} if text else {}
+        answer["output_ids"] = answer_ids(ticket.generated)
         answer["meta_info"] = self._meta_info(ticket)
         return answer
 
@@ -220,16 +223,12 @@ async def _body(http: web.Request) -> dict[str, Any]:
     return body
 
 
-def _openai_prompt(prompt: object) -> tuple[bytes, int]:
+def _openai_prompt(prompt: object) -> Prompt:
     if isinstance(prompt, str) and prompt:
         return text_prompt(prompt)
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
         return text_prompt(prompt[0])
     return ids_prompt(prompt)
-
-
-def _ids(count: int) -> list[int]:
-    return [1000 + (index * 7919) % 30000 for index in range(count)]
 
 
 def _native_reason(ticket: Ticket) -> dict[str, Any] | None:
@@ -270,7 +269,7 @@ def _usage(ticket: Ticket) -> dict[str, Any]:
 
 
 def _openai_answer(ticket: Ticket, model: str, *, chat: bool) -> dict[str, Any]:
-    content = _WORD * ticket.generated
+    content = WORD * ticket.generated
     choice: dict[str, Any] = {"index": 0}
     if chat:
         choice["message"] = {
@@ -288,12 +287,12 @@ def _openai_chunk(ticket: Ticket, model: str, new: int, *, chat: bool) -> dict[s
     if chat:
         choice["delta"] = {
             "role": "assistant",
-            "content": _WORD * new,
+            "content": WORD * new,
             "reasoning_content": None,
             "tool_calls": None,
         }
     else:
-        choice["text"] = _WORD * new
+        choice["text"] = WORD * new
     choice |= {"logprobs": None, "finish_reason": _openai_reason(ticket), "matched_stop": None}
     head = _head(ticket, model, "chat.completion.chunk" if chat else "text_completion")
     return {**head, "choices": [choice], "usage": None}

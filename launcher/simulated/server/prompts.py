@@ -1,25 +1,26 @@
 """From an HTTP body to a SimRequest: token counts, shared prefixes and the length of the answer.
 
-There is no tokenizer: text counts one token per four UTF-8 bytes. Prefixes are recognised in blocks of 64
-tokens, by a hash of everything up to the block's end.
+There is no tokenizer: text counts one token per four UTF-8 bytes. What a prompt shares with others is found by
+`conversations`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 import uuid
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.simulated.events import SimRequest
 from launcher.simulated.presets.schema import Answers
-from launcher.simulated.radix import Segment
+from launcher.simulated.server.conversations import Conversations
 
-BLOCK_TOKENS = 64
+WORD = " word"
+"""Every token of an answer, as text."""
+_ID_PERIOD = 30_000
 _BYTES_PER_TOKEN = 4
 _DEFAULT_MAX_NEW_TOKENS = 128
 
@@ -36,13 +37,47 @@ class Sampling:
     ignore_eos: bool
 
 
-def request_of(body: dict[str, Any], prompt: bytes, tokens: int, sampling: Sampling, answers: Answers) -> SimRequest:
-    """A request of `tokens` tokens. Without ignore_eos it ends at a length drawn from the preset."""
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt as bytes, and how many tokens it counts."""
+
+    text: bytes
+    tokens: int
+    answer: Callable[[int], bytes]
+    """How an answer of so many tokens reads where the next turn's prompt repeats it."""
+
+
+def request_of(
+    body: dict[str, Any], prompt: Prompt, sampling: Sampling, answers: Answers, conversations: Conversations
+) -> SimRequest:
+    """A request. Without ignore_eos it ends at a length drawn from the preset."""
     request_id = str(body.get("rid") or uuid.uuid4().hex)
     output = sampling.max_new_tokens
     if not sampling.ignore_eos:
-        output = max(1, min(output, round(_answer_tokens(prompt, request_id, answers))))
-    return SimRequest(request_id, tuple(_segments(prompt, tokens)), output, sampling.max_new_tokens)
+        output = max(1, min(output, round(_answer_tokens(prompt.text, request_id, answers))))
+    segments = conversations.segments(prompt.text, prompt.tokens)
+    answer_key = conversations.remember(prompt.text, segments, prompt.answer(output), output)
+    return SimRequest(request_id, segments, output, sampling.max_new_tokens, answer_key)
+
+
+def answer_ids(count: int) -> list[int]:
+    """The token ids of an answer: always the same."""
+    return [1000 + (index * 7919) % _ID_PERIOD for index in range(count)]
+
+
+_ID_BYTES = array("q", answer_ids(_ID_PERIOD)).tobytes()
+
+
+def _answer_in_ids(tokens: int) -> bytes:
+    return (_ID_BYTES * (tokens // _ID_PERIOD + 1))[: tokens * array("q").itemsize]
+
+
+def _answer_in_text(tokens: int) -> bytes:
+    return WORD.encode() * tokens
+
+
+def _answer_in_chat(tokens: int) -> bytes:
+    return _turn("assistant", WORD * tokens)
 
 
 def _answer_tokens(prompt: bytes, request_id: str, answers: Answers) -> float:
@@ -52,7 +87,7 @@ def _answer_tokens(prompt: bytes, request_id: str, answers: Answers) -> float:
     return chance.lognormvariate(math.log(answers.mean_tokens) - spread**2 / 2, spread)
 
 
-def native_prompt(body: dict[str, Any]) -> tuple[bytes, int]:
+def native_prompt(body: dict[str, Any]) -> Prompt:
     """The prompt of /generate: `input_ids` or `text`."""
     ids, text = body.get("input_ids"), body.get("text")
     if ids is not None:
@@ -62,21 +97,37 @@ def native_prompt(body: dict[str, Any]) -> tuple[bytes, int]:
     raise BadRequestError("Either text, input_ids or input_embeds should be provided.")
 
 
-def ids_prompt(ids: object) -> tuple[bytes, int]:
+def ids_prompt(ids: object) -> Prompt:
     """A list of token ids (the first of a batch of one)."""
     if isinstance(ids, list) and len(ids) == 1 and isinstance(ids[0], list):
         ids = ids[0]
     if not isinstance(ids, list) or not ids:
         raise BadRequestError("input_ids must be a list of token ids; the simulation takes one prompt per request.")
     try:
-        return array("q", ids).tobytes(), len(ids)
+        return Prompt(array("q", ids).tobytes(), len(ids), _answer_in_ids)
     except (TypeError, OverflowError):
         raise BadRequestError("input_ids must be integers.") from None
 
 
-def text_prompt(text: str) -> tuple[bytes, int]:
-    raw = text.encode()
-    return raw, max(1, round(len(raw) / _BYTES_PER_TOKEN))
+def text_prompt(text: str) -> Prompt:
+    """A plain text."""
+    return Prompt(text.encode(), _tokens_of(text.encode()), _answer_in_text)
+
+
+def chat_prompt(messages: object) -> Prompt:
+    """Chat messages, with the role of each in front of it."""
+    if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+        raise BadRequestError("messages must be a list of at least one message.")
+    text = b"".join(_turn(message.get("role"), message.get("content")) for message in messages)
+    return Prompt(text, _tokens_of(text), _answer_in_chat)
+
+
+def _turn(role: object, content: object) -> bytes:
+    return f"<{role}>{content}".encode()
+
+
+def _tokens_of(raw: bytes) -> int:
+    return max(1, round(len(raw) / _BYTES_PER_TOKEN))
 
 
 def native_sampling(body: dict[str, Any]) -> Sampling:
@@ -95,20 +146,3 @@ def _positive(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise BadRequestError(f"max_new_tokens must be at least 1, got {value!r}.")
     return value
-
-
-def _segments(prompt: bytes, tokens: int) -> Iterator[Segment]:
-    """Blocks whose keys chain over everything before them, then the last token, which is always computed."""
-    last = len(prompt) // tokens
-    body, left = prompt[: len(prompt) - last], tokens - 1
-    step = max(1, len(body) * BLOCK_TOKENS // max(1, left))
-    digest = hashlib.blake2b(digest_size=8)
-    for place in range(0, len(body), step):
-        size = left if place + step >= len(body) else min(BLOCK_TOKENS, left)
-        if size <= 0:
-            break
-        digest.update(body[place : place + step])
-        yield int.from_bytes(digest.copy().digest()), size
-        left -= size
-    digest.update(prompt[len(prompt) - last :] or b"end")
-    yield int.from_bytes(digest.digest()), 1 + left
