@@ -70,10 +70,14 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
+    """Of values that responses showed. Of few responses the highest ones are little more than the largest value."""
+
     p50: float
     p90: float
     p95: float
     p99: float
+    responses: int | None = None
+    """How many responses they rest on; None in journals from before this was counted."""
 
 
 class LevelEnd(StrEnum):
@@ -119,6 +123,7 @@ class LevelResult:
     cache_hit_share: float | None = None
     cache_hit_host_share: float | None = None
     ttft_s: Percentiles | None = None
+    """None, like the other two, when it would rest on fewer than 20 responses."""
     itl_s: Percentiles | None = None
     e2e_s: Percentiles | None = None
     goodput_tokens_per_s: float | None = None
@@ -134,8 +139,13 @@ class LevelResult:
     remaining_s: Interval | None = None
     """What the user's whole file would take at this rate."""
     steady: bool = True
-    """False: steadiness was never shown; the estimate is the best there is."""
+    """False: steadiness was never shown; the estimate is the best there is. `doubt` says why."""
+    doubt: str | None = None
+    """Why the rate is not to be relied on, for a person; None when it is."""
     group_rates: Mapping[str, float] = field(default_factory=dict)
+    admission_cap: int | None = None
+    """The server's own cap on running requests, held live at an open loop's level; None: the clients alone held back,
+    and what they held back is not in the TTFT."""
 
 
 class TrialState(StrEnum):

@@ -122,6 +122,10 @@ class ToyServer:
     bodies: list[dict[str, object]] = field(default_factory=list)
     flushes: int = 0
     url: str = ""
+    caps: list[int] = field(default_factory=lambda: [64])
+    """Of each DP rank."""
+    takes_caps: bool = True
+    held_caps: list[int] = field(default_factory=list)
 
     def app(self) -> web.Application:
         app = web.Application()
@@ -130,6 +134,8 @@ class ToyServer:
         app.router.add_post("/v1/chat/completions", self._completions)
         app.router.add_post("/abort_request", self._nothing)
         app.router.add_post("/flush_cache", self._flush)
+        app.router.add_post("/set_internal_state", self._set_cap)
+        app.router.add_get("/server_info", self._info)
         return app
 
     async def aread(self) -> ServerSample:
@@ -138,6 +144,17 @@ class ToyServer:
 
     async def _nothing(self, _: web.Request) -> web.Response:
         return web.Response()
+
+    async def _set_cap(self, http: web.Request) -> web.Response:
+        """Builds up to 0.5.10 say `updated` whatever they did."""
+        cap = (await http.json())["server_args"]["pp_max_micro_batch_size"]
+        if self.takes_caps:
+            self.caps = [cap] * len(self.caps)
+            self.held_caps.append(cap)
+        return web.json_response([{"updated": True}])
+
+    async def _info(self, _: web.Request) -> web.Response:
+        return web.json_response({"internal_states": [{"pp_max_micro_batch_size": cap} for cap in self.caps]})
 
     async def _flush(self, _: web.Request) -> web.Response:
         self.flushes += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,6 +45,7 @@ def test_minutes_give_the_rate_of_hours(drive_toy: Drive, toy_queue: Any, slots:
         result = drive_toy(controller(spec, slots, capacity, seed=seed), toy_queue(capacity))
         assert result.end is LevelEnd.NARROW
         assert result.steady
+        assert result.doubt is None
         assert result.completion_rate.value == pytest.approx(truth, rel=0.04)
         assert result.spent_s < 600
 
@@ -56,6 +58,32 @@ def test_the_credit_of_first_wave_answers_is_whole() -> None:
     level.on_moment(Moment(12.0))
     result = level.result(LevelEnd.TIME, 12.0)
     assert result.completion_rate.value == pytest.approx(4 * 1000 / 12)
+    assert not result.steady
+    assert result.doubt is not None
+    assert "too few readings" in result.doubt
+
+
+def test_a_wide_interval_is_no_measurement() -> None:
+    level = controller("random:in=100,out=1000", 4)
+    level.first_wave()
+    for at in range(1, 90):
+        level.on_moment(Moment(2.0 * at, generated_tokens=9000.0 * (at // 12)))
+    result = level.result(LevelEnd.TIME, 180.0)
+    assert result.completion_rate.half_width > result.completion_rate.value / 2
+    assert not result.steady
+    assert result.doubt is not None
+    assert "wider than +-50%" in result.doubt
+
+
+def test_percentiles_tell_how_many_responses_they_rest_on_and_few_are_none() -> None:
+    level = controller("random:in=100,out=1000", 4)
+    (request, *_) = level.first_wave()
+    fresh = replace(request, age_tokens=0)
+    for count, responses in ((19, None), (20, 20), (57, 57)):
+        while len(level._first_tokens) < count:
+            level.on_first_token(fresh, 0.0, 3.0)
+        told = level.result(LevelEnd.TIME, 12.0).ttft_s
+        assert (told and told.responses) == responses
 
 
 def test_the_first_wave_is_one_request_for_every_client() -> None:
@@ -175,7 +203,8 @@ def test_waiting_before_the_level_began_is_part_of_the_first_token_time() -> Non
     wave = level.first_wave()
     first_waiting = next(request for request in wave if not request.age_tokens)
     behind = len(wave) - 1 - wave.index(first_waiting)
-    level.on_first_token(first_waiting, 0.0, 3.0)
+    for _ in range(20):
+        level.on_first_token(first_waiting, 0.0, 3.0)
     for at in range(1, 60):
         level.on_moment(Moment(2.0 * at, generated_tokens=2000.0 * at))
     result = level.result(LevelEnd.TIME, 120.0)

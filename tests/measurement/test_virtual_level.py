@@ -87,6 +87,20 @@ def test_an_open_loop_finishes_what_arrives() -> None:
     assert result.running_requests < 30
 
 
+def test_what_arrives_too_fast_waits_in_the_server_and_its_wait_is_told() -> None:
+    running = engine()
+    own_cap = running.gauges().max_running_requests
+    result = measure_level(running, load_workload("random:in=200,out=100@20/s", seed=1), 8, LevelLimits(120.0))
+    assert isinstance(result, LevelResult)
+    assert (result.concurrency, result.admission_cap) == (8, 8)
+    assert result.running_requests == pytest.approx(8, abs=0.5)
+    assert result.queued_requests is not None
+    assert result.queued_requests > 20
+    assert result.ttft_s is not None
+    assert result.ttft_s.p50 > 1.0
+    assert running.gauges().max_running_requests == own_cap
+
+
 def test_texts_that_begin_alike_share_segments() -> None:
     begin = "s" * 4096
     prompts = [begin + tail * 1024 for tail in ("a", "b")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -16,11 +17,14 @@ import httpx
 import psutil
 import pytest
 
+from launcher.clock import WallClock
 from launcher.config import ServerConfig
 from launcher.simulated.box import VirtualBox
 from launcher.simulated.events import Finished, FirstToken, SimRequest
 from launcher.simulated.gpus import SimulatedGpus, prepare_gpu_state
 from launcher.simulated.presets import load_preset
+from tuner.load import LoadClient
+from tuner.measure.cap import admission_cap
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,15 @@ def test_prefixes_are_found_in_blocks(server: Any) -> None:
     longer = [*range(70_000, 70_200), *range(1, 101)]
     body = {"input_ids": longer, "sampling_params": {"max_new_tokens": 1, "ignore_eos": True}}
     assert server.post("/generate", body).json()["meta_info"]["cached_tokens"] == 192
+
+
+def test_the_next_turn_finds_the_answer_in_the_cache(server: Any) -> None:
+    """As in virtual time: the whole turn before is found, its answer included."""
+    asked = list(range(90_000, 90_150))
+    sampling = {"max_new_tokens": 77, "ignore_eos": True}
+    answer = server.post("/generate", {"input_ids": asked, "sampling_params": sampling}).json()
+    longer = {"input_ids": [*asked, *answer["output_ids"], *range(50)], "sampling_params": sampling}
+    assert server.post("/generate", longer).json()["meta_info"]["cached_tokens"] == 150 + 77
 
 
 def test_generate_streams_cumulative_chunks(server: Any) -> None:
@@ -123,6 +136,19 @@ def test_admin_endpoints(server: Any) -> None:
     assert server.get("/server_info").json()["internal_states"][0]["pp_max_micro_batch_size"] == 5
     assert server.post("/flush_cache", None).status_code == 200
     assert server.generate(prompt=100, output=2, first_id=5000).json()["meta_info"]["cached_tokens"] == 0
+
+
+async def test_the_admission_cap_is_held_live_and_given_back(server: Any) -> None:
+    def cap() -> int:
+        return int(server.get("/server_info").json()["internal_states"][0]["pp_max_micro_batch_size"])
+
+    before = await asyncio.to_thread(cap)
+    async with LoadClient(server.url, WallClock()) as client:
+        async with admission_cap(client, 4) as held:
+            assert held == 4 == await asyncio.to_thread(cap)
+        async with admission_cap(client, before + 1) as held:
+            assert held is None
+    assert await asyncio.to_thread(cap) == before
 
 
 def test_a_request_can_be_aborted(servers: Any, server: Any) -> None:

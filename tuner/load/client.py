@@ -103,6 +103,16 @@ class LoadClient:
         except (aiohttp.ClientError, OSError):
             return None
 
+    async def ask(self, route: str, body: object | None = None) -> object | None:
+        """POST a body, or GET without one; the JSON of the reply, None if there is none."""
+        assert self._session is not None
+        method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
+        try:
+            async with self._session.request(method, self._url + route, data=data) as response:
+                return json.loads(await response.read()) if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, ValueError):
+            return None
+
     async def _exchange(self, call: Call, progress: Progress) -> Answer:
         assert self._session is not None
         async with self._session.post(self._url + call.route, data=json.dumps(call.body)) as response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from launcher.failure import Failure
 from launcher.gpus import GpuReader, GpuSample
 from launcher.observe.sample import ServerSample
 from tuner.load import Answer, Failed, LoadClient, Progress, call_for
+from tuner.measure.cap import OUT_TO_CAP, admission_cap
 from tuner.steady import LevelController, Moment, Response, Room, Slo
 from tuner.testbed import LevelLimits
 from tuner.trial import LevelEnd, LevelResult
@@ -67,13 +68,18 @@ async def measure_level(
 ) -> LevelResult | ServerDied:
     """Measure one level of `concurrency` clients, and leave the server idle.
 
+    Where arrivals decide, the server is what runs at most so many, and the rest waits there, as it would in
+    production: a live cap, taken back afterwards. On builds without one the clients hold back.
     All seconds are study seconds of `clock`. `is_dead` is asked before every sample; `on_moment` is told each
     one; `should_stop` ends the level as STOPPED. Errors of single requests are counted, never raised.
     """
-    async with LoadClient(url, clock, api_key=api_key) as client:
+    async with (
+        LoadClient(url, clock, api_key=api_key) as client,
+        admission_cap(client, concurrency if workload.is_open else None) as cap,
+    ):
         first = await _read(reader)
         controller = LevelController(
-            workload.lanes(concurrency),
+            workload.lanes(concurrency, open_slots=cap and cap * OUT_TO_CAP),
             limits,
             began_s=clock.now_s(),
             room=_room(first),
@@ -84,7 +90,10 @@ async def measure_level(
             total_output_tokens=workload.total_output_tokens,
         )
         level = _Level(client, controller, clock, limits.budget_s, gpus, reader, is_dead, on_moment, should_stop)
-        return await level.run(first)
+        result = await level.run(first)
+    if isinstance(result, ServerDied) or cap is None:
+        return result
+    return replace(result, concurrency=concurrency, admission_cap=cap)
 
 
 @dataclass(slots=True)

@@ -4,10 +4,13 @@ second.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from launcher.gpus import GpuSample
 from launcher.observe.sample import RankSample, ServerFacts, ServerSample, Totals
 from launcher.simulated.engine import Engine
 from launcher.simulated.events import Aborted, Crashed, Event, Finished, FirstToken, Gauges, SimRequest
+from tuner.measure.cap import OUT_TO_CAP
 from tuner.measure.segments import segments_of
 from tuner.steady import LevelController, Moment, Response, Room, Slo
 from tuner.testbed import LevelLimits
@@ -32,9 +35,15 @@ def measure_level(
 
     The engine's clock is the study's. Every call plays private text of its own, so that no level finds its
     prompts cached by an earlier one; prefixes that requests share stay warm, as they would be in a long
-    run.
+    run. Where arrivals decide, the engine runs at most `concurrency` of them, as `tuner.measure.live` lets a server.
     """
-    return _Level(engine, workload, concurrency, limits, slo, seed).run()
+    before = engine.gauges().max_running_requests
+    held = workload.is_open and concurrency <= before and engine.limit_running(concurrency)
+    result = _Level(engine, workload, concurrency, limits, slo, seed, capped=held).run()
+    engine.limit_running(before)
+    if isinstance(result, Crashed) or not held:
+        return result
+    return replace(result, concurrency=concurrency, admission_cap=concurrency)
 
 
 class _Level:
@@ -46,6 +55,8 @@ class _Level:
         limits: LevelLimits,
         slo: Slo | None,
         seed: int,
+        *,
+        capped: bool,
     ) -> None:
         gauges = engine.gauges()
         self._engine = engine
@@ -56,7 +67,7 @@ class _Level:
         self._waiting: dict[str, tuple[Request, float]] = {}
         """Requests without a first token yet, and when they were sent."""
         self._controller = LevelController(
-            workload.lanes(concurrency),
+            workload.lanes(concurrency, open_slots=concurrency * OUT_TO_CAP if capped else None),
             limits,
             began_s=engine.now_s,
             room=Room(gauges.capacity_tokens, gauges.max_running_requests),

@@ -166,6 +166,7 @@ class LevelController:
                 generated_tokens=self._points[-1].generated_tokens if self._points else self._credited(),
                 slo=self._slo,
                 total_output_tokens=self._total_output_tokens,
+                began_empty=self._pool is None,
             )
         )
 

@@ -16,6 +16,10 @@ from tuner.trial import Interval, LevelEnd, LevelResult, Percentiles
 from tuner.workload import Request
 
 GIB = 2**30
+WIDEST_SHARE = 0.5
+"""An interval wider than +- this share of the rate is no measurement."""
+FEWEST_RESPONSES = 20
+"""Of fewer, the 95th percentile, by which an SLO judges, would be the largest value and no more."""
 _FEWEST_TOKENS = 16
 
 
@@ -49,6 +53,8 @@ class Observed:
     generated_tokens: float
     slo: Slo
     total_output_tokens: int | None
+    began_empty: bool = False
+    """Nobody knew what would be in flight in mid-life: an open loop, or answers of unknown length."""
 
     @property
     def begin_s(self) -> float:
@@ -78,6 +84,7 @@ def level_result(seen: Observed) -> LevelResult:
     good_tokens, good_responses = _goodput_shares(seen, times)
     running = _gauge(seen, lambda rank: rank.running_requests)
     used = _gauge(seen, lambda rank: rank.used_tokens)
+    doubt = _doubt(seen, rate)
     power = _mean([sum(gpu.power_w or 0.0 for gpu in moment.gpus) for moment in seen.window if moment.gpus])
     computed, cached = _growth(seen, "prefill_computed_tokens"), _growth(seen, "prefill_cached_tokens")
     return LevelResult(
@@ -98,9 +105,9 @@ def level_result(seen: Observed) -> LevelResult:
         wasted_prefill_share=_wasted_share(seen, computed),
         cache_hit_share=_hit_share(seen, computed, cached),
         cache_hit_host_share=_host_hit_share(seen),
-        ttft_s=_percentiles(times.ttft_s) or _from_histogram(seen, "ttft"),
-        itl_s=_percentiles(times.itl_s) or _from_histogram(seen, "itl"),
-        e2e_s=_percentiles(times.e2e_s) or _from_histogram(seen, "e2e"),
+        ttft_s=_percentiles(times.ttft_s, len(times.ttft_s)) or _from_histogram(seen, "ttft"),
+        itl_s=_percentiles(times.itl_s, times.paced_responses) or _from_histogram(seen, "itl"),
+        e2e_s=_percentiles(times.e2e_s, times.ended_responses) or _from_histogram(seen, "e2e"),
         goodput_tokens_per_s=None if good_tokens is None else good_tokens * rate.value,
         slo_attainment_share=good_responses,
         unfinished_requests=seen.unfinished_requests,
@@ -109,7 +116,8 @@ def level_result(seen: Observed) -> LevelResult:
         power_w=power or None,
         tokens_per_joule=rate.value / power if power else None,
         remaining_s=_remaining(seen, rate, times),
-        steady=seen.estimate is not None and seen.estimate.steady,
+        steady=doubt is None,
+        doubt=doubt,
         group_rates=_group_rates(seen, rate.value),
     )
 
@@ -121,6 +129,19 @@ def _completion_rate(seen: Observed) -> Interval:
         return Interval(rate, 0.0, 2 * rate)
     value, half = seen.estimate.rate * seen.kept_share, seen.estimate.half_width() * seen.kept_share
     return Interval(value, max(0.0, value - half), value + half)
+
+
+def _doubt(seen: Observed, rate: Interval) -> str | None:
+    """Why the rate is not to be relied on."""
+    if seen.estimate is None:
+        return "too few readings for an interval: the rate is all tokens over all the time, the ramp-up included"
+    if rate.half_width > WIDEST_SHARE * rate.value:
+        return f"the interval is wider than +-{WIDEST_SHARE:.0%} of the rate"
+    if seen.estimate.steady:
+        return None
+    if seen.began_empty:
+        return "it began with nothing in flight, and ended before everything in flight was of its steady time"
+    return "the rate was still changing when the level ended"
 
 
 def _responses_per_s(seen: Observed, rate: float) -> float:
@@ -139,6 +160,10 @@ class Times:
     itl_mean_s: list[float]
     e2e_s: list[float]
     output_tokens: list[int]
+    ended_responses: int
+    """Responses that `e2e_s` rests on."""
+    paced_responses: int
+    """Responses that `itl_s` rests on."""
 
 
 def response_times(seen: Observed, responses_per_s: float) -> Times:
@@ -151,14 +176,15 @@ def response_times(seen: Observed, responses_per_s: float) -> Times:
     ttfts = [_ttft(first, responses_per_s) for first in seen.first_tokens]
     paces = [pace for response in seen.responses if (pace := _pace(response)) is not None]
     gaps = [gap for response in seen.responses for gap in response.itl_s] or paces
+    paced = sum(bool(response.itl_s) for response in seen.responses) or len(paces)
     lengths = [request.output_tokens for request in seen.requests if request.output_tokens]
     if len(lengths) < len(seen.requests) or not ttfts or not paces:
         fresh = [each for each in seen.responses if not each.request.age_tokens]
         e2e = [each.finished_s - each.submitted_s for each in fresh]
-        return Times(ttfts, gaps, paces, e2e, [each.completion_tokens for each in fresh])
+        return Times(ttfts, gaps, paces, e2e, [each.completion_tokens for each in fresh], len(fresh), paced)
     triples = zip(lengths, cycle(ttfts), cycle(paces), strict=False)
     e2e = [first + pace * (length - 1) for length, first, pace in triples]
-    return Times(ttfts, gaps, paces, e2e, lengths)
+    return Times(ttfts, gaps, paces, e2e, lengths, min(len(ttfts), len(paces)), paced)
 
 
 def _ttft(first: FirstToken, responses_per_s: float) -> float:
@@ -282,10 +308,11 @@ def _headroom(seen: Observed) -> dict[int, float]:
     return least
 
 
-def _percentiles(values: Sequence[float]) -> Percentiles | None:
-    if not values:
+def _percentiles(values: Sequence[float], responses: int) -> Percentiles | None:
+    if not values or responses < FEWEST_RESPONSES:
         return None
-    return Percentiles(*(float(value) for value in np.quantile(values, (0.5, 0.9, 0.95, 0.99))))
+    p50, p90, p95, p99 = (float(value) for value in np.quantile(values, (0.5, 0.9, 0.95, 0.99)))
+    return Percentiles(p50, p90, p95, p99, responses)
 
 
 def _from_histogram(seen: Observed, name: str) -> Percentiles | None:
@@ -294,11 +321,13 @@ def _from_histogram(seen: Observed, name: str) -> Percentiles | None:
     if len(found) < 2 or found[-1].upper_bounds_s != found[0].upper_bounds_s:
         return None
     gained = np.subtract(found[-1].cumulative_counts, found[0].cumulative_counts)
-    if gained[-1] <= 0:
+    responses = round(min(gained[-1], len(seen.responses)))
+    if responses < FEWEST_RESPONSES:
         return None
     bounds = [bound for bound in found[-1].upper_bounds_s if np.isfinite(bound)]
     shares = np.concatenate(([0.0], gained[: len(bounds)] / gained[-1]))
-    return Percentiles(*(float(np.interp(q, shares, [0.0, *bounds])) for q in (0.5, 0.9, 0.95, 0.99)))
+    p50, p90, p95, p99 = (float(np.interp(q, shares, [0.0, *bounds])) for q in (0.5, 0.9, 0.95, 0.99))
+    return Percentiles(p50, p90, p95, p99, responses)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -119,11 +119,18 @@ class Workload:
         sessions = (session for lane in self.lanes(1, count) for session in lane.sessions)
         return tuple(request for session in sessions for request in session)
 
-    def lanes(self, concurrency: int, sessions: int = SAMPLE_SESSIONS) -> tuple[Lane, ...]:
+    @property
+    def is_open(self) -> bool:
+        """Whether arrivals decide everything: the level of such a workload is what the server may run at once."""
+        return all(group.is_open for group in self.groups)
+
+    def lanes(
+        self, concurrency: int, sessions: int = SAMPLE_SESSIONS, *, open_slots: int | None = None
+    ) -> tuple[Lane, ...]:
         """The loops of a level of `concurrency` clients.
 
         Groups with a concurrency of their own keep its proportions; the others share one loop by weight. An open loop
-        has at most `concurrency` requests out.
+        has at most `open_slots` requests out, `concurrency` where that is not given.
         """
         opened = [group for group in self.groups if group.is_open]
         own = [group for group in self.groups if group.concurrency is not None and group not in opened]
@@ -133,7 +140,7 @@ class Workload:
         return (
             *(Lane(count, self._played(group, each)) for group, count in zip(own, slots, strict=True)),
             *((Lane(concurrency, self._mixed(mixed, sessions)),) if mixed else ()),
-            *(self._open_lane(group, concurrency, each) for group in opened),
+            *(self._open_lane(group, open_slots or concurrency, each) for group in opened),
         )
 
     def _played(self, group: Group, count: int) -> tuple[Session, ...]:
