@@ -180,7 +180,7 @@ class KvtopApp(App[int]):
 
     @property
     def _bar(self) -> Bar:
-        state = "PAUSED" if self._paused else self._source.status()
+        state = "  ".join(word for word in ("PAUSED" if self._paused else "", self._source.status()) if word)
         pace = "" if self._source.replay else f"every {self._source.interval_s:g} s"
         return Bar(self._host, state, pace, self.view.needle, self._typing, self._said)
 

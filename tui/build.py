@@ -18,6 +18,8 @@ from tui.snapshot import GpuView, Pool, Rates, Reach, ServerView, Snapshot
 
 DOWN_AFTER_S = 10.0
 """A server that has not answered for this long is down; before that its last figures are stale."""
+ANSWERS = ("NotServed", "Unparsable")
+"""Observation errors of something that does answer."""
 
 
 @dataclass
@@ -86,6 +88,8 @@ def _reach(reading: ServerReading, age_s: float | None) -> Reach:
         return Reach.CONNECTING if reading.sample is None else Reach.UP
     if reading.problem_kind == "Unauthorized":
         return Reach.LOCKED
+    if reading.sample is None and reading.problem_kind in ANSWERS:
+        return Reach.FOREIGN
     return Reach.DOWN if age_s is None or age_s > DOWN_AFTER_S else Reach.STALE
 
 

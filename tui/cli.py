@@ -16,7 +16,7 @@ from launcher.errors import LauncherError
 from launcher.exits import MACHINE, OK, run_program, say
 from launcher.gpus import GpuReader
 from tui.collector import Collector
-from tui.errors import TuiError
+from tui.errors import SettingsError, TuiError
 from tui.settings import Settings, gather
 from tui.snapshot import Reach, Snapshot
 
@@ -71,6 +71,10 @@ def run(argv: Sequence[str] | None, env: Mapping[str, str]) -> int:
         print(f"kvtop {_version()}")
         return OK
     settings = gather(args, env)
+    if settings.study is not None:
+        settings = replace(settings, study=named_study(settings.study))
+    if args.record and args.replay:
+        raise SettingsError("--record: a replay is a recording already; copy its file")
     if args.show_config:
         print(settings.shown(), end="")
         return OK
@@ -83,6 +87,18 @@ def run(argv: Sequence[str] | None, env: Mapping[str, str]) -> int:
     if args.replay:
         return _replay(args, settings, one_shot)
     return _one_shot(args, settings) if one_shot else _screen(args, settings)
+
+
+def named_study(name: Path) -> Path:
+    """The directory of `--study DIR` (or of a study's id, or its beginning). SettingsError where there is none."""
+    from tuner.errors import TunerError
+    from tuner.journal import find_study
+
+    try:
+        return find_study(str(name))
+    except TunerError as error:
+        where = "that directory holds no study" if name.is_dir() else str(error)
+        raise SettingsError(f"--study: {name}: {where}") from None
 
 
 def can_draw(env: Mapping[str, str]) -> bool:
@@ -114,35 +130,37 @@ def collector(settings: Settings) -> Collector:
 
 def _one_shot(args: argparse.Namespace, settings: Settings) -> int:
     window_s = settings.window_s or (DIAGNOSE_WINDOW_S if args.diagnose else 0.0)
-    snapshot = look_once(settings, window_s)
+    snapshot = look_once(settings, window_s, args.record)
     tell_problems(snapshot)
     print(rendered(snapshot, args, settings), end="")
+    if settings.study is not None and snapshot.study is None:
+        return MACHINE
     return OK if snapshot.gpus or any(s.is_live for s in snapshot.servers) or snapshot.study else MACHINE
 
 
-def look_once(settings: Settings, window_s: float) -> Snapshot:
+def look_once(settings: Settings, window_s: float, record: Path | None = None) -> Snapshot:
     """One snapshot; with a window the last of several readings, so that there are rates."""
-    from tui.build import SnapshotBuilder
+    from tui.source import LiveSource
 
     reading = collector(settings)
-    builder = SnapshotBuilder(settings.interval_s)
-    reading.start()
+    source = LiveSource(reading, settings, record)
+    source.start()
     try:
         reading.wait_first(FIRST_ANSWER_S)
-        snapshot = builder.add(reading.frame())
+        snapshot = source.next()
         deadline = time.monotonic() + window_s
         while (left_s := deadline - time.monotonic()) > 0:
             time.sleep(min(settings.interval_s, left_s))
-            snapshot = builder.add(reading.frame())
+            snapshot = source.next()
     finally:
-        reading.stop()
+        source.stop()
     return snapshot
 
 
 def tell_problems(snapshot: Snapshot) -> None:
     """On stderr: the servers that do not answer, and what else could not be read."""
     for server in snapshot.servers:
-        if server.reach in (Reach.DOWN, Reach.LOCKED):
+        if server.reach in (Reach.DOWN, Reach.LOCKED, Reach.FOREIGN):
             say(f"kvtop: {server.problem}")
     for problem in snapshot.problems:
         say(f"kvtop: {problem}")

@@ -152,6 +152,15 @@ class Collector:
     def _discovery_failed(self, sentence: str) -> None:
         self._discovery_problem = f"the processes of this machine {sentence}"
 
+    def _wanted(self) -> set[str]:
+        """The local servers to watch: all, or the study's own where a study was named."""
+        if self._settings.study is None or self._study is None:
+            return set(self._local)
+        if self._study.view is None:
+            self._study.step()
+        ports = self._study.view.server_ports if self._study.view is not None else ()
+        return {url for url in self._local if url.rpartition(":")[2] in map(str, ports)}
+
     def _discover(self) -> float:
         """Local servers and their processes; without --url each of them is watched from now on."""
         began = time.thread_time()
@@ -162,7 +171,7 @@ class Collector:
             self._gpus.simulated = f"simulated:{simulated[0]}" if simulated else self._gpus.simulated
         if not self._settings.urls:
             self._forget_gone()
-            for url in self._local.keys() - self._polls.keys():
+            for url in self._wanted() - self._polls.keys():
                 self._watch(url)
         took_s = time.thread_time() - began
         if self._in_study:

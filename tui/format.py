@@ -85,5 +85,7 @@ def clock(unix_s: float) -> str:
 
 def ascii_only(text: str) -> str:
     """For terminals without Unicode: the few signs that kvtop itself writes, and ? for anything else."""
-    table = str.maketrans({"—": "-", "·": "|", "÷": "/", "≈": "~", "µ": "u", "°": "C", "×": "x", "≥": ">", "→": ">"})
+    table = str.maketrans(
+        {"—": "-", "·": "|", "÷": "/", "≈": "~", "µ": "u", "°": "C", "×": "x", "≥": ">", "→": ">", "…": "~", "±": "~"}
+    )
     return text.translate(table).encode("ascii", "replace").decode("ascii")

@@ -58,7 +58,7 @@ def _server(server: ServerView) -> dict[str, object]:
         "reach": server.reach.value,
         "age_s": server.age_s,
         "problem": server.problem,
-        "facts": plain(server.facts),
+        "facts": _facts(server),
         **_named_pool(server),
         "tokens_in_flight_each": server.pool.tokens_in_flight_each,
         "rates": plain(server.rates),
@@ -70,6 +70,13 @@ def _server(server: ServerView) -> dict[str, object]:
         "sources": list(server.sources),
         "notes": list(server.notes),
     }
+
+
+def _facts(server: ServerView) -> object:
+    """All null while it has never answered: the defaults of ServerFacts are those of a server that did."""
+    if server.age_s is None:
+        return dict.fromkeys(field.name for field in dataclasses.fields(server.facts))
+    return plain(server.facts)
 
 
 def _named_pool(server: ServerView) -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,6 +15,8 @@ from urllib.parse import urlsplit
 from tui.errors import SettingsError
 
 INTERVAL_S = (0.2, 60.0)
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9_.-]+)?")
+"""A name, an IPv4 address, or an IPv6 address (which urlsplit gives without its brackets)."""
 FILE_KEYS = ("url", "interval_s", "api_key_env", "ascii", "color", "gpu", "window_s")
 """Keys of the config file (TOML)."""
 
@@ -133,19 +136,30 @@ def _from_args(settings: Settings, args: argparse.Namespace) -> Settings:
 
 def checked_url(text: str, place: str) -> str:
     """`host:port` and `http://host:port/` alike become `http://host:port`."""
-    url = text.strip().rstrip("/")
-    if "://" not in url:
-        url = f"http://{url}"
+    url = text.strip()
+    url = (url if "://" in url else f"http://{url}").rstrip("/")
+    wrong = _wrong_with(url)
+    if wrong:
+        raise SettingsError(f"{place}: {text!r} {wrong}; write http://HOST:PORT (SGLang's default port is 30000)")
+    return url
+
+
+def _wrong_with(url: str) -> str | None:
+    """What keeps a URL from being a server's base address."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise SettingsError(f"{place}: {text!r}: {error}; write http://HOST:PORT") from error
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(f"{place}: {text!r} is not a server's address; write http://HOST:PORT")
-    if port is None and parts.scheme == "http":
-        raise SettingsError(f"{place}: {text!r} names no port; SGLang's default is {url}:30000")
-    return url
+        return f"is no address ({error})"
+    if parts.scheme not in ("http", "https"):
+        return "is neither http nor https"
+    if not parts.hostname:
+        return "names no host"
+    if parts.username is not None or parts.query or parts.fragment or not _HOST.fullmatch(parts.hostname):
+        return "is not a server's base address"
+    if port == 0 or (port is None and (parts.scheme == "http" or parts.netloc.endswith(":"))):
+        return "names no port"
+    return None
 
 
 def checked_seconds(value: object, place: str, key: str) -> float:

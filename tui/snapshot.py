@@ -28,6 +28,8 @@ class Reach(StrEnum):
     DOWN = "down"
     LOCKED = "locked"
     """It answers 401 or 403: an API key is needed."""
+    FOREIGN = "foreign"
+    """It answers, but not as SGLang does: a router, another program, or a server that is not ready."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class LiveSource:
         if self._recorder is not None:
             self._recorder.close()
 
-    def next(self) -> Snapshot | None:
+    def next(self) -> Snapshot:
         frame = self._collector.frame()
         if self._recorder is not None:
             self._recorder.write(frame)

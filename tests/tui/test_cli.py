@@ -162,8 +162,33 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_study_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--once", "--json", "--no-gpu", "-u", NOBODY, "--study", str(tmp_path)], HOME) == 1
+@pytest.mark.parametrize("name", ["here", "missing", "no-such-id"])
+def test_a_study_that_is_none_is_two_and_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "here").mkdir()
+    asked = name if name == "no-such-id" else str(tmp_path / name)
+    assert leaving(["--once", "--no-gpu", "-u", NOBODY, "--study", asked]) == 2
     out, err = capsys.readouterr()
-    assert str(tmp_path) in err
-    assert json.loads(out)["problems"]
+    assert not out
+    assert err.startswith(f"kvtop: --study: {asked}: ")
+    assert err.count("\n") == 1
+
+
+def test_one_look_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "one.jsonl"
+    assert run(["--once", "--json", "--no-gpu", "-u", NOBODY, "--record", str(path)], HOME) == 1
+    assert run(["--once", "--json", "--replay", str(path)], HOME) == 0
+    looked, replayed = map(json.loads, capsys.readouterr().out.splitlines())
+    assert looked == replayed
+
+
+def test_a_replay_is_not_recorded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leaving(["--replay", str(tmp_path / "a"), "--record", str(tmp_path / "b")]) == 2
+    assert capsys.readouterr().err.startswith("kvtop: --record: ")
+
+
+def test_nothing_is_claimed_of_a_server_that_never_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--once", "--json", "--no-gpu", "-u", NOBODY], HOME)
+    (server,) = json.loads(capsys.readouterr().out)["servers"]
+    assert set(server["facts"].values()) == {None}

@@ -19,7 +19,7 @@ from launcher.ports import free_port
 from tui.build import SnapshotBuilder
 from tui.cli import run
 from tui.collector import Collector
-from tui.demo import child, server_argv, wait_until_ready
+from tui.demo import child, server_argv, sweep, wait_until_ready
 from tui.discover import local_servers
 from tui.settings import Settings
 from tui.snapshot import Snapshot
@@ -38,6 +38,16 @@ def test_the_demo_shows_a_server_under_load(capsys: pytest.CaptureFixture[str], 
         assert gpu["server_url"] == server["url"]
         assert sum(gpu["memory_parts"].values()) == gpu["memory_total_bytes"]
         assert gpu["memory_parts"]["weights_bytes"] == pytest.approx(72.37 * 2**30, rel=0.01)
+
+
+def test_what_a_killed_demo_has_left_is_swept(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    dead, living = tmp_path / f"kvtop-demo-{process.pid}-abc", tmp_path / f"kvtop-demo-{os.getpid()}-abc"
+    for left in (dead, living, tmp_path / "kvtop-demo-notes-1"):
+        left.mkdir()
+    sweep(tmp_path)
+    assert {left.name for left in tmp_path.iterdir()} == {living.name, "kvtop-demo-notes-1"}
 
 
 def test_nothing_of_the_demo_outlives_a_killed_kvtop(tmp_path: Path) -> None:
@@ -99,7 +109,7 @@ def test_a_slow_gpu_and_a_stranger_are_told_and_rates_are_of_the_simulated_clock
     """The counters' differences agree with the server's own figure, however fast its clock runs."""
 
     def seen_all(seen: Snapshot) -> bool:
-        finished = any(server.rates.completion_tokens_per_s for server in seen.servers)
+        finished = any(s.rates.completion_tokens_per_s and s.pool.gen_tokens_per_s for s in seen.servers)
         return finished and {"slow_gpu", "stranger"} <= rules(seen)
 
     with watching(tmp_path, "--fault", "slow-gpu:1.5", "--fault", "leftover:3:4") as until:

@@ -1,10 +1,14 @@
 import math
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tui import format as fmt
+from tui.panels.detail import diagnosis_page
+from tui.panels.look import Look
+from tui.view import View, panel_rows
 
 
 @pytest.mark.parametrize(
@@ -72,3 +76,12 @@ def test_ascii_is_ascii_of_the_same_width(text: str) -> None:
     shown = fmt.ascii_only(text)
     assert shown.isascii()
     assert len(shown) == len(text)
+
+
+@pytest.mark.parametrize("name", ["busy", "study_running", "down", "odd_gpus", "dp_ranks"])
+def test_ascii_has_a_sign_for_every_sign_that_kvtop_writes(feed: SimpleNamespace, name: str) -> None:
+    snapshot = feed.watched(getattr(feed, name))
+    look = Look(color=False, ascii=True)
+    for width in (60, 80, 160):
+        rows = panel_rows(snapshot, View(), width, 46, look) + diagnosis_page(snapshot, width, look)
+        assert not [row.text for row in rows if "?" in fmt.ascii_only(row.text)]

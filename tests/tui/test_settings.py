@@ -60,7 +60,24 @@ def test_urls_as_people_write_them(text: str, url: str) -> None:
     assert checked_url(text, "--url") == url
 
 
-@pytest.mark.parametrize("text", ["http://host", "ftp://host:1", "http://:5", "http://h:notaport", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "http://host",
+            "ftp://host:1",
+            "http://:5",
+            "http://h:notaport",
+            "",
+            "http://",
+            "http:///",
+            "h:",
+            "http:/h:1",
+        ),
+        *("http://h:0", "http://h:99999", "http://a b:1", "http://[::1", "::1:30000", "http://u:p@h:1", "://h:1"),
+        *("http://h:1?x=1", "http://h:1#x", "http://http://h:1", "http://h\x00:1", "http://-:1", "http://h;:1"),
+    ],
+)
 def test_urls_that_cannot_be_meant(text: str) -> None:
     with pytest.raises(SettingsError, match="--url: "):
         checked_url(text, "--url")

@@ -203,8 +203,9 @@ def test_70_a_router_is_told_as_such(once: Once) -> None:
     routes: Routes = dict.fromkeys(("/get_model_info", "/server_info", "/get_server_info"), text(body, 501))
     document = once(routes, code=1)
     (server,) = document["servers"]
-    assert server["problem"]
-    assert "Traceback" not in server["problem"]
+    assert server["reach"] == "foreign"
+    assert "is a router or an unsupported server" in server["problem"]
+    assert [finding["title"] for finding in document["findings"]] == ["answers, but not as SGLang"]
 
 
 def test_73_numbers_that_are_none(shared: Path, once: Once) -> None:
@@ -228,6 +229,7 @@ def test_73_a_server_info_that_fails_costs_only_itself(once: Once) -> None:
 def test_nonsense_is_no_crash(once: Once, body: str) -> None:
     document = once({"/metrics": text(body)}, code=1)
     assert document["servers"][0]["problem"]
+    assert document["servers"][0]["reach"] == "foreign"
 
 
 def test_a_capture_of_a_real_server_whole(shared: Path, once: Once) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,6 +40,8 @@ START_UP_S = {
     "memory_back_s": 0.2,
 }
 READY_WITHIN_S = 30.0
+PREFIX = "kvtop-demo-"
+"""Of temporary directories; the pid of the kvtop that made it follows."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -56,7 +59,8 @@ def demo_box(clients: int = CLIENTS) -> Iterator[DemoBox]:
     from launcher.ports import free_port
 
     port = free_port()
-    with tempfile.TemporaryDirectory(prefix="kvtop-demo-") as folder, contextlib.ExitStack() as children:
+    sweep(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as folder, contextlib.ExitStack() as children:
         directory = Path(folder)
         log = directory / "server.log"
         server = children.enter_context(child(server_argv(directory, port), log))
@@ -65,6 +69,14 @@ def demo_box(clients: int = CLIENTS) -> Iterator[DemoBox]:
         argv = [sys.executable, "-m", "tui.demo.clients", url, str(clients)]
         children.enter_context(child(argv, directory / "clients.log"))
         yield DemoBox((url,), f"simulated:{directory}")
+
+
+def sweep(parent: Path) -> None:
+    """Remove the directories of demos that were killed; another user's cannot be removed and are left."""
+    for left in parent.glob(f"{PREFIX}*-*"):
+        pid = left.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def server_argv(directory: Path, port: int) -> list[str]:

@@ -17,6 +17,9 @@ def unreachable(server: ServerView) -> Finding | None:
     if server.reach is Reach.LOCKED:
         tries = ("pass --api-key or set KVTOP_API_KEY",)
         return Finding("needs_key", Severity.CRITICAL, "API key needed", problem, tries, server.url)
+    if server.reach is Reach.FOREIGN:
+        tries = ("give the address of the SGLang server itself (behind a router: of each worker)",)
+        return Finding("foreign", Severity.CRITICAL, "answers, but not as SGLang", problem, tries, server.url)
     if server.reach is Reach.STALE:
         evidence = f"{problem}; the figures are {fmt.span(server.age_s)} old"
         return Finding("stale", Severity.WARNING, "not answering", evidence, (), server.url)

@@ -117,6 +117,7 @@ class Look:
             "stale": "o" if self.ascii else "○",
             "down": "x" if self.ascii else "✖",
             "locked": "!",
+            "foreign": "?",
             "connecting": "." if self.ascii else "◌",
         }
         return table[reach]

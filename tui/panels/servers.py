@@ -16,6 +16,7 @@ BADGE_ROLE: dict[Reach, Role] = {
     Reach.STALE: "warn",
     Reach.DOWN: "bad",
     Reach.LOCKED: "bad",
+    Reach.FOREIGN: "bad",
     Reach.CONNECTING: "dim",
 }
 

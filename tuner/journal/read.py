@@ -62,6 +62,7 @@ def _view(directory: Path, connection: sqlite3.Connection) -> StudyView:
         export_setting=read_fact_as(connection, "export_setting", Setting),
         build=read_fact(connection, "build") or {},
         ended=last_run["ended"] if last_run is not None else None,
+        server_ports=_server_ports(connection),
     )
 
 
@@ -74,6 +75,11 @@ def _state(running: bool, stage: StageNow | None, done: Any) -> StudyState:
 
 def _incumbent(told: Any) -> Incumbent | None:
     return None if told is None else from_json_value(Incumbent, told)
+
+
+def _server_ports(connection: sqlite3.Connection) -> tuple[int, ...]:
+    left = connection.execute("SELECT json_extract(record, '$.port') AS port FROM servers WHERE NOT gone")
+    return tuple(int(row["port"]) for row in left if row["port"])
 
 
 def _last_failure(connection: sqlite3.Connection) -> str | None:

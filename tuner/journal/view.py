@@ -60,7 +60,10 @@ class Environment:
     command: tuple[str, ...] = ()
     """Redacted."""
     model_fingerprint: str | None = None
-    """Of the files that decide size and shape (config.json, the weights' index); None for a name."""
+    """Of the files that decide size and shape (config.json, the weights' index), or of the simulated preset; None for
+    a name."""
+    workload_fingerprint: str | None = None
+    """Of a sample of what is sent to the server; the same for every seed."""
     gpu_names: tuple[str, ...] = ()
     gpu_uuids: tuple[str, ...] = ()
     gpu_memory_bytes: tuple[int, ...] = ()
@@ -75,7 +78,7 @@ class Decision:
 
     unix_s: float
     kind: str
-    """proposal, start, level, failure, retry, resume, pause, export, stop, journal, verdict."""
+    """proposal, start, level, failure, retry, resume, pause, export, stop, journal, verdict, earlier."""
     sentence: str
     trial_id: int | None = None
 
@@ -110,5 +113,7 @@ class StudyView:
     """The incumbent's setting with its safety margin: what best-config.yaml holds."""
     ended: str | None = None
     """Why the last run ended, in a sentence."""
+    server_ports: tuple[int, ...] = ()
+    """Of the servers that its daemon has launched and not yet proved gone."""
     build: Mapping[str, object] = field(default_factory=dict)
     """launcher.version.SglangBuild as JSON values."""
