@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,21 @@ def test_indices_are_distinct_and_as_many_as_there_can_be(pairs: list[tuple[int,
 def test_the_order_is_the_same_for_the_same_seed() -> None:
     first, second = (load_workload("random:in=100,out=100,cv=0.5", seed=4).sample(200) for _ in range(2))
     assert first == second
+
+
+def test_conversations_come_as_unevenly_as_chance_has_it_and_still_stand_for_all() -> None:
+    spread = {}
+    for name, spec in (
+        ("alone", "random:in=100,out=400,cv=0.5"),
+        ("turns", "multi-turn:turns=2,in=100,out=200,cv=0.7"),
+    ):
+        (lane,) = load_workload(spec, seed=2).lanes(8)
+        tokens = [sum(request.output_tokens or 0 for request in session) for session in lane.sessions]
+        parts = np.array_split(np.array(tokens), 32)
+        spread[name] = float(np.std([part.mean() for part in parts]) / np.std(tokens) * 32**0.5)
+        assert np.mean(tokens) == pytest.approx(400, rel=0.02)
+    assert spread["alone"] < 0.5
+    assert spread["turns"] == pytest.approx(1.0, abs=0.35)
 
 
 def test_stretches_are_more_even_than_chance_makes_them() -> None:

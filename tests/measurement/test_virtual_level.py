@@ -87,6 +87,21 @@ def test_an_open_loop_finishes_what_arrives() -> None:
     assert result.running_requests < 30
 
 
+def test_an_open_loop_begins_in_its_middle() -> None:
+    """An answer takes a minute and a half here: from an empty server, that is how long it would take to fill."""
+    result = measure_level(engine(), load_workload("random:in=400,out=2000@0.25/s", seed=1), 200, LevelLimits(90.0))
+    assert isinstance(result, LevelResult)
+    assert result.completion_rate.value == pytest.approx(500, rel=0.1)
+
+
+def test_the_interval_of_an_open_loop_counts_its_arrivals() -> None:
+    workload = load_workload("random:in=400,out=300,cv=0.5@1/s", seed=1)
+    result = measure_level(engine(), workload, 200, LevelLimits(240.0))
+    assert isinstance(result, LevelResult)
+    share = result.completion_rate.half_width / result.completion_rate.value
+    assert share == pytest.approx(1.96 * (1.25 / result.measured_s) ** 0.5, rel=0.25)
+
+
 def test_what_arrives_too_fast_waits_in_the_server_and_its_wait_is_told() -> None:
     running = engine()
     own_cap = running.gauges().max_running_requests

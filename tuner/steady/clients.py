@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, cycle
 
-from tuner.steady.equilibrium import Room, aged_sessions, running_slots
+from tuner.steady.equilibrium import Room, aged_sessions, arriving_tokens_per_s, running_slots
 from tuner.workload import Lane, Request, Session
 
 NEVER_S = float("inf")
+_FEW_SHARE = 0.05
+"""Of what is in flight already: so few more are not worth another round."""
 
 
 class Clients:
@@ -53,6 +55,16 @@ class Clients:
                 sent.append(self._send(at, next(self._decks[at])))
                 self._sessions_out[at] += 1
                 self._next_s[at] = next(self._arrivals[at])
+        return tuple(sent)
+
+    def missing(self, pace_s: float) -> tuple[Request, ...]:
+        """What open lanes would have in flight besides at so many seconds per token, in mid-life (Little's law)."""
+        sent: list[Request] = []
+        for at, lane in enumerate(self._lanes):
+            count = min(lane.slots, round(arriving_tokens_per_s(lane) * pace_s)) - self._sessions_out[at]
+            if count > max(1, _FEW_SHARE * self._sessions_out[at]):
+                sent += [self._send(at, self._again(each)) for each in aged_sessions(lane, count, self._seed + at)]
+                self._sessions_out[at] += count
         return tuple(sent)
 
     @property

@@ -61,6 +61,30 @@ def in_flight(lane: Lane) -> InFlight | None:
     )
 
 
+def arriving_tokens_per_s(lane: Lane) -> float:
+    """Answer tokens that an open lane asks for per second; 0 if it is closed, or if lengths are unknown."""
+    lengths = [request.output_tokens for session in lane.sessions for request in session]
+    if not lane.gaps_s or None in lengths:
+        return 0.0
+    return sum(length or 0 for length in lengths) / len(lane.sessions) / max(1e-9, float(np.mean(lane.gaps_s)))
+
+
+def arrival_variance(lanes: Sequence[Lane]) -> float:
+    """By how much the answer tokens that open lanes ask for vary: their variance over t seconds, divided by t.
+
+    A renewal-reward process, for t well above the time between arrivals: lambda E[S]^2 (cv^2 of the gaps + cv^2 of S),
+    S being the tokens of a session. 0 without open lanes, or if lengths are unknown.
+    """
+    total = 0.0
+    for lane in lanes:
+        if not arriving_tokens_per_s(lane):
+            continue
+        gaps = np.array(lane.gaps_s)
+        sizes = np.array([sum(request.output_tokens or 0 for request in session) for session in lane.sessions])
+        total += (sizes.mean() ** 2 * gaps.var() / gaps.mean() ** 2 + sizes.var()) / gaps.mean()
+    return float(total)
+
+
 def running_slots(lanes: Sequence[Lane], room: Room) -> list[float]:
     """How many clients of each lane are running, not waiting, in the long run; 0 if lengths are unknown.
 

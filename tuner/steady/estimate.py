@@ -110,7 +110,7 @@ def settling(points: Sequence[Point]) -> int:
     decode steps (SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS). It matters only where requests wait for the pool. A step
     gives every running request one token, so steps are counted as tokens generated per running request.
     """
-    if (_mean(points[len(points) // 2 :], "queued") or 0.0) < _SOME_QUEUE:
+    if (mean_of(points[len(points) // 2 :], "queued") or 0.0) < _SOME_QUEUE:
         return 0
     steps = 0.0
     for at, (before, now) in enumerate(pairwise(points), start=1):
@@ -164,8 +164,8 @@ def _read_at(rates: Floats, level: Floats, shift: float) -> _Fitted:
 
 def _shift(points: Sequence[Point], pool: Pool | None) -> float:
     """The long run's running requests over the window's, less 1; 0 unless the pool is the limit."""
-    running = _mean(points, "running")
-    queued, used = _mean(points, "queued"), _mean(points, "used_tokens")
+    running = mean_of(points, "running")
+    queued, used = mean_of(points, "queued"), mean_of(points, "used_tokens")
     if pool is None or not running or not queued or not used or queued < _SOME_QUEUE:
         return 0.0
     if pool.max_running_requests and running > 0.98 * pool.max_running_requests:
@@ -219,10 +219,10 @@ def _rates(points: Sequence[Point], edges: Sequence[int] | np.ndarray) -> Floats
 
 def _means(points: Sequence[Point], edges: np.ndarray, name: str) -> Floats:
     spans = pairwise(edges)
-    return np.array([_mean(points[low + 1 : high + 1], name) or 0.0 for low, high in spans], dtype=np.float64)
+    return np.array([mean_of(points[low + 1 : high + 1], name) or 0.0 for low, high in spans], dtype=np.float64)
 
 
-def _mean(points: Sequence[Point], name: str) -> float | None:
+def mean_of(points: Sequence[Point], name: str) -> float | None:
     """The mean of a gauge over the points that know it."""
     values = [value for point in points if (value := getattr(point, name)) is not None]
     return float(np.mean(values)) if values else None

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from launcher.observe.sample import RankSample
 from tuner.steady.clients import Clients
-from tuner.steady.equilibrium import Room, pool_of
+from tuner.steady.equilibrium import Room, arrival_variance, arriving_tokens_per_s, pool_of
 from tuner.steady.estimate import Estimate, Point, estimate
+from tuner.steady.filling import ROUNDS, is_full, pace_s
 from tuner.steady.response import Moment, Response, Slo
 from tuner.steady.summary import FirstToken, Observed, level_result
 from tuner.testbed import LevelLimits
@@ -65,6 +66,10 @@ class LevelController:
         self._lost_tokens = 0.0
         self._progress_s = began_s
         self._pool = pool_of(lanes, self._room)
+        self._joining: tuple[Request, ...] = ()
+        self._filling_rounds = ROUNDS if any(arriving_tokens_per_s(lane) for lane in lanes) else 0
+        """How often open loops may still be filled up to their middle."""
+        self._in_the_middle = self._pool is not None
 
     def first_wave(self) -> tuple[Request, ...]:
         """What to send at once, in this order."""
@@ -74,8 +79,9 @@ class LevelController:
         return wave
 
     def arriving(self, now_s: float) -> tuple[Request, ...]:
-        """What open loops send by now; to be asked at `next_arrival_s`."""
-        sent = self._clients.arriving(now_s)
+        """What open loops send by now; to be asked at `next_arrival_s`, and after every moment."""
+        sent = (*self._joining, *self._clients.arriving(now_s))
+        self._joining = ()
         self._out.update((request.request_id, request) for request in sent)
         return sent
 
@@ -123,6 +129,8 @@ class LevelController:
         if self._points and generated > self._points[-1].generated_tokens:
             self._progress_s = moment.now_s
         self._points.append(_point(moment, generated))
+        if self._filling_rounds:
+            self._fill()
 
     def on_unfinished(self, request: Request, generated_tokens: int) -> None:
         """How far a request had come when the level ended; the length book learns from it."""
@@ -166,11 +174,24 @@ class LevelController:
                 generated_tokens=self._points[-1].generated_tokens if self._points else self._credited(),
                 slo=self._slo,
                 total_output_tokens=self._total_output_tokens,
-                began_empty=self._pool is None,
+                began_empty=not self._in_the_middle,
+                arrival_variance=arrival_variance(self._lanes),
             )
         )
 
+    def _fill(self) -> None:
+        """Add what an open loop would have in flight at the pace seen; what was read before is not its steady time."""
+        pace = pace_s(self._points)
+        if pace is None:
+            return
+        self._joining = () if is_full(self._points) else self._clients.missing(pace)
+        self._filling_rounds = self._filling_rounds - 1 if self._joining else 0
+        self._in_the_middle = not self._filling_rounds
+        if self._joining:
+            del self._points[:-1]
+
     def _judge(self, found: Estimate) -> LevelEnd | None:
+        """Judged by what the server does: the arrivals of an open loop are the same in every trial."""
         half, incumbent = found.half_width(), self._limits.incumbent_rate
         if half <= self._limits.target_share * found.rate:
             return LevelEnd.NARROW
@@ -190,7 +211,7 @@ class LevelController:
         found = estimate(self._points, self._pool)
         young = bool(self._first_wave.keys() & self._out.keys()) or len(self._responses) < len(self._out)
         if found and self._pool is None and young:
-            # Without lengths, or in an open loop, all began young: it is steady only a whole generation later.
+            # Lengths are unknown, or arrivals decide, whose ups and downs last as long as an answer does.
             return found.not_steady()
         return found
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import cycle
 
 import numpy as np
+from scipy import stats
 
 from launcher.observe.sample import RankSample, Totals
 from tuner.steady.estimate import Estimate
+from tuner.steady.filling import SOME_QUEUE
 from tuner.steady.response import Moment, Response, Slo
 from tuner.trial import Interval, LevelEnd, LevelResult, Percentiles
 from tuner.workload import Request
@@ -54,7 +56,9 @@ class Observed:
     slo: Slo
     total_output_tokens: int | None
     began_empty: bool = False
-    """Nobody knew what would be in flight in mid-life: an open loop, or answers of unknown length."""
+    """Nobody knew what would be in flight in mid-life: answers of unknown length, or a short open loop."""
+    arrival_variance: float = 0.0
+    """Of the tokens that open loops ask for, per second of the window."""
 
     @property
     def begin_s(self) -> float:
@@ -128,6 +132,9 @@ def _completion_rate(seen: Observed) -> Interval:
         rate = seen.kept_share * seen.generated_tokens / max(seen.ended_s - seen.began_s, 1e-9)
         return Interval(rate, 0.0, 2 * rate)
     value, half = seen.estimate.rate * seen.kept_share, seen.estimate.half_width() * seen.kept_share
+    if (_gauge(seen, lambda rank: rank.queued_requests) or 0.0) < SOME_QUEUE:
+        # What arrives decides: in another stretch of the same length it would be so much more or less.
+        half = float(np.hypot(half, stats.norm.ppf(0.975) * (seen.arrival_variance / seen.measured_s) ** 0.5))
     return Interval(value, max(0.0, value - half), value + half)
 
 
@@ -140,8 +147,8 @@ def _doubt(seen: Observed, rate: Interval) -> str | None:
     if seen.estimate.steady:
         return None
     if seen.began_empty:
-        return "it began with nothing in flight, and ended before everything in flight was of its steady time"
-    return "the rate was still changing when the level ended"
+        return "it began with nothing in flight, and ended before that was made up for"
+    return "it was not shown to be steady before the level ended"
 
 
 def _responses_per_s(seen: Observed, rate: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -54,9 +55,17 @@ class Group:
         return sessions, tuple(gaps_s.tolist())
 
     def sessions(self, count: int, seed: int) -> tuple[Session, ...]:
-        """At most `count` sessions that stand for all of the group, in play order."""
+        """At most `count` sessions that stand for all of the group, in play order.
+
+        Turns that follow one another are found in the cache while it has room, and how often it has depends on how
+        unevenly the load comes: near the pool's limit an even order would keep alive what a real one evicts. So the
+        sample stands for all, but conversations are played in a random order.
+        """
         places = stratified(self.source.output_tokens, self.source.prompt_tokens, count, seed)
-        return tuple(self._named(self.source.session(int(place))) for place in places)
+        sessions = [self._named(self.source.session(int(place))) for place in places]
+        if any(len(session) > 1 for session in sessions):
+            random.Random(seed).shuffle(sessions)
+        return tuple(sessions)
 
     def _named(self, session: Session) -> Session:
         return tuple(
