@@ -70,11 +70,16 @@ class Budget:
 
     def level_s(self) -> float:
         """The hard limit of a level that begins now, ramp-up and drain inside."""
-        return min(max(LEAST_LEVEL_S, self.total_s / LEVELS_PER_BUDGET), self.usable_s)
+        return min(longest_level_s(self.total_s), self.usable_s)
 
     @property
     def level_fits(self) -> bool:
         return self.usable_s >= min(LEAST_LEVEL_S, self.total_s / LEVELS_PER_BUDGET)
+
+
+def longest_level_s(total_s: float) -> float:
+    """What a level may take of a budget, ramp-up and drain inside."""
+    return max(LEAST_LEVEL_S, total_s / LEVELS_PER_BUDGET)
 
 
 def closing_s(total_s: float) -> float:

@@ -30,6 +30,8 @@ DEFAULT_SPEED = 60.0
 """Of the simulated engine's clock: two hours take two minutes."""
 DEFAULT_WORKLOAD = "random:in=2000,out=1000,cv=0.5"
 
+PORT = "port"
+"""The pinned flag that belongs to the server that stays (--serve-best), and to no trial."""
 _ENGINE_KEYS = {"model", "command", "engine", "preset"}
 """A file that has none of these forgot what to tune: it must not end up on the simulated engine unawares."""
 _SEARCHED = ("mem-fraction-static", "kv-cache-dtype", "hicache-size")
@@ -40,7 +42,7 @@ def _bounds(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _whole_gb(value: object) -> object:
+def _whole_gb(value: object) -> tuple[object, ...]:
     """YAML 1.1 reads a bare `off` as false."""
     sizes = value if isinstance(value, list) else [value]
     return tuple(0 if size in (False, "off", "false") else size for size in sizes)
@@ -91,6 +93,21 @@ class SpaceSpec(BaseModel):
         )
 
 
+class StartFrom(BaseModel):
+    """What the user runs today, of the flags that are searched; a flag that is not named is at SGLang's default."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    mem_fraction_static: float | None = Field(default=None, gt=0, lt=1, alias="mem-fraction-static")
+    kv_cache_dtype: str = Field(default="bfloat16", alias="kv-cache-dtype")
+    hicache_size: Annotated[int, BeforeValidator(lambda size: _whole_gb(size)[0])] = Field(
+        default=0, ge=0, alias="hicache-size"
+    )
+
+    def build(self) -> Setting:
+        return Setting(self.mem_fraction_static, self.kv_cache_dtype, self.hicache_size, dict(self.model_extra or {}))
+
+
 class Slo(_Section):
     """Limits on the 95th percentile of a response's times, in seconds."""
 
@@ -117,6 +134,10 @@ class Study(_Section):
     """SGLang flags that stay as they are, by their names with dashes."""
     env: Mapping[str, str] = Field(default_factory=dict)
     space: SpaceSpec = SpaceSpec()
+    start_from: StartFrom | None = None
+    """The first start: what runs today. None: SGLang's own default."""
+    warm_start: bool | str = True
+    """What earlier studies on this model, GPUs and build teach: all that fit, one by its name, or none (false)."""
     workload: str | tuple[Mapping[str, Any], ...] = DEFAULT_WORKLOAD
     """A spec such as `random:in=1000,out=500,cv=0.5`, the path of a file of prompts, or named groups."""
     slo: Slo = Slo()
@@ -188,7 +209,7 @@ class Study(_Section):
             mem_fraction_static=setting.mem_fraction_static,
             kv_cache_dtype=setting.kv_cache_dtype,
             hicache_size_gb=setting.hicache_size_gb,
-            flags={**self.flags, **setting.flags},
+            flags={name: value for name, value in {**self.flags, **setting.flags}.items() if name != PORT},
         )
 
 
@@ -237,6 +258,9 @@ def _check_whole(study: Study) -> None:
         raise StudyFileError("clock_speed: only the simulated engine has a clock that can run faster")
     if not study.simulated and not study.model:
         raise StudyFileError("model: is missing; name the model that `command` is to serve")
+    for name in study.start_from.model_extra or {} if study.start_from is not None else ():
+        if name not in study.space.build().further:
+            raise StudyFileError(f"start_from: {name}: is not searched; pin it under `flags:`, or search it")
     for name in study.flags:
         _check_dashes("flags", name)
         if name in _SEARCHED or name in study.space.build().further:

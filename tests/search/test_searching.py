@@ -227,6 +227,41 @@ def test_earlier_trials_warm_start_but_are_not_the_answer(toy) -> None:
     assert toy.rate(proposal.setting, max(proposal.concurrencies)) >= 0.95 * toy.oracle(SPACE)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_second_study_is_there_with_its_first_start(toy, seed: int) -> None:
+    box = drawn(toy, seed)
+    cold, best_rate = box.study(searcher()), box.oracle(SPACE)
+
+    def starts_to_97(search: Searcher, history: list[TrialResult]) -> int:
+        bests = [search.verdict(history[: count + 1]).incumbent for count in range(len(history))]
+        good = [best is not None and box.rate(best.setting, best.concurrency) >= 0.97 * best_rate for best in bests]
+        return next(count for count in range(1, len(good) + 1) if all(good[count - 1 :]))
+
+    warm = searcher(earlier=tuple(cold))
+    again = box.study(warm)
+    assert starts_to_97(warm, again) == 1
+    assert starts_to_97(searcher(), cold) > 1
+    assert all(trial.failure is None for trial in again)
+
+
+def test_an_earlier_rate_weighs_less_than_ones_own(toy) -> None:
+    earlier = toy.study(searcher(), budget_s=2000)
+    knowledge = searcher(earlier=tuple(earlier)).knowledge(earlier)
+    own = [point.log_sd for point in knowledge.points if not point.earlier]
+    old = [point.log_sd for point in knowledge.points if point.earlier]
+    assert min(old) > 2 * max(own)
+
+
+def test_what_is_not_the_users_own_is_not_trusted() -> None:
+    """Flags that had to be moved into the space have never run there: they are judged like any other."""
+    moved = searcher(Space((0.80, 0.95), ("bfloat16",), (0,)), current=Setting(0.99, "bfloat16", 0)).propose([], 7200)
+    assert moved is not None
+    assert moved.setting.mem_fraction_static < 0.95
+    unnamed = searcher(current=Setting(None, "bfloat16", 0)).propose([], 7200)
+    assert unnamed is not None
+    assert unnamed.setting.mem_fraction_static == pytest.approx(0.833, abs=0.002)
+
+
 def test_black_box_uses_no_physics(toy) -> None:
     search = searcher(black_box=True)
     history = toy.study(search)

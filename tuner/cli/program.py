@@ -20,6 +20,7 @@ _STUDY_KEYS = (
     "max_trials",
     "max_crashes",
     "until_gain_below",
+    "warm_start",
 )
 
 
@@ -42,6 +43,8 @@ _STUDY_KEYS = (
     help="End when no more than this is expected (0.01 is 1%).",
 )
 @click.option("--seed", type=int, help="Of the workload's sample. Default: 0.")
+@click.option("--warm-start", metavar="STUDY", help="Go on from what that study learned. Default: all that fit.")
+@click.option("--no-warm-start", is_flag=True, help="Learn nothing from earlier studies.")
 @click.option("--resume", "resumed", metavar="STUDY", help="Go on with an interrupted study.")
 @click.option("--name-file", metavar="FILE", help="Write the study's name there, for a later --resume.")
 @click.option("--detach", is_flag=True, help="Run in the background; print the study's name.")
@@ -63,6 +66,8 @@ def program(context: click.Context, /, **options: Any) -> int:
     from tuner.cli.start import Request, run
 
     told = {key: options[key] for key in _STUDY_KEYS if options[key] is not None}
+    if options["no_warm_start"]:
+        told["warm_start"] = False
     switches = ("study_file", "resumed", "name_file", "detach", "serve_best", "then", "log_json")
     return run(Request(told=told, **{name: options[name] for name in switches}))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,8 @@ from launcher.host import read_host
 from launcher.nvml import open_gpus
 from launcher.redact import redact
 from launcher.version import SglangBuild, detect_build
-from tuner.budget import Budget
+from tuner.budget import Budget, longest_level_s
+from tuner.daemon.earlier import earlier_lessons
 from tuner.daemon.interrupts import Interrupts
 from tuner.daemon.loop import Daemon, Ending, Limits
 from tuner.daemon.orphans import reap_left
@@ -36,13 +37,18 @@ from tuner.memory import HostMemory, MemoryPrior, read_geometry
 from tuner.memory.geometry import GIB
 from tuner.progress.scene import Screen, StudyNow
 from tuner.search import Searcher, SearchOptions, shape_of
+from tuner.space import refuse_impossible
 from tuner.study_file import Study, build_study
+from tuner.trial import TrialResult
 from tuner.version import kvtune_version
 from tuner.workload import Workload, load_workload
 
 GPU_STATE = "gpus"
 """Where a simulated study keeps its GPUs, in its own directory."""
 VERSION_LIMIT_S = 60.0
+SAMPLED_REQUESTS = 256
+"""So many say what a workload is."""
+_BLACKWELL = re.compile(r"Blackwell|\bG?B[123]00\b|\bGB10\b|\bRTX 50[5-9]0")
 _FINGERPRINTED = ("config.json", "model.safetensors.index.json")
 
 
@@ -81,7 +87,7 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
         _note_environment(journal, world)
         _warn(world, scribe)
         await _tidy_up(journal, clock, scribe)
-        searcher = build_searcher(world)
+        searcher = build_searcher(world, _earlier(journal, study, scribe))
         testbed = LiveTestbed(
             study=study,
             build=world.build,
@@ -103,6 +109,14 @@ async def _run(journal: Journal, screen: Screen, interrupts: Interrupts, serve_b
         world.gpus.close()
         for lock in locks:
             lock.release()
+
+
+def _earlier(journal: Journal, study: Study, scribe: Scribe) -> tuple[TrialResult, ...]:
+    """What earlier studies teach this one; said aloud, since it decides where the search begins."""
+    lessons = earlier_lessons(journal, study)
+    for lesson in lessons:
+        scribe.say("earlier", lesson.sentence)
+    return tuple(trial for lesson in reversed(lessons) for trial in lesson.trials)
 
 
 def _warn(world: World, scribe: Scribe) -> None:
@@ -128,8 +142,20 @@ def find_world(study: Study, directory: Path) -> World:
     if study.gpus is not None:
         gpus = ChosenGpus(gpus, study.gpus)
     samples = gpus.read()
+    _refuse_impossible(study, build, samples)
     workload = load_workload(study.workload, seed=study.seed)
     return World(study, directory, build, gpus, samples, workload)
+
+
+def _refuse_impossible(study: Study, build: SglangBuild, samples: Sequence[GpuSample]) -> None:
+    """Before hours are spent: a dtype that this box can never serve. Raises StudyFileError."""
+    backend = study.flags.get("attention-backend")
+    refuse_impossible(
+        study.space.build(),
+        blackwell=any(_BLACKWELL.search(gpu.name) for gpu in samples) if samples else None,
+        attention_backend=backend if isinstance(backend, str) else None,
+        sglang_version=build.version,
+    )
 
 
 def ask_build(study: Study, gpu_state: Path) -> SglangBuild:
@@ -159,15 +185,18 @@ def _baseline(journal: Journal, world: World) -> Baseline:
     return baseline
 
 
-def build_searcher(world: World) -> Searcher:
-    """The search with what this machine, model and workload tell it beforehand."""
+def build_searcher(world: World, earlier: tuple[TrialResult, ...] = ()) -> Searcher:
+    """The search with what this machine, model and workload tell it beforehand, and `earlier` studies' trials."""
     study = world.study
     shape = shape_of(world.workload.sample(512))
     options = SearchOptions(
         tokens_in_flight=shape.tokens_in_flight,
         reused_prefix_share=shape.reused_prefix_share,
         probes=not study.simulated and study.flags.get("load-format") is None,
+        current=study.start_from.build() if study.start_from is not None else None,
+        earlier=earlier,
     )
+    options = replace(options, expected_level_s=min(options.expected_level_s, longest_level_s(study.budget)))
     if study.until_gain_below is not None:
         options = replace(options, until_gain_below=study.until_gain_below)
     return Searcher(study.space.build(), prior=_prior(world), options=options, seed=study.seed)
@@ -182,6 +211,7 @@ def _prior(world: World) -> MemoryPrior:
         gpu_total_gib=min(sizes) / GIB if sizes else None,
         tp_size=study.tp_size,
         chunk_tokens=_pinned_number(study, "chunked-prefill-size"),
+        graph_batch=_graph_batch(study),
         max_total_tokens=_pinned_number(study, "max-total-tokens"),
         host=_host(world),
         shortest_pool_tokens=shape_of(world.workload.sample(512)).longest_request_tokens,
@@ -192,6 +222,13 @@ def _pinned_number(study: Study, flag: str) -> int | None:
     """A pinned flag's value; None when it is not pinned or switched off (-1)."""
     value = study.flags.get(flag)
     return value if isinstance(value, int) and value > 0 else None
+
+
+def _graph_batch(study: Study) -> int | None:
+    """The largest decode batch with a graph, where the user pins it; without graphs every batch is above it."""
+    if study.flags.get("disable-cuda-graph"):
+        return 1
+    return _pinned_number(study, "cuda-graph-max-bs-decode") or _pinned_number(study, "cuda-graph-max-bs")
 
 
 def _host(world: World) -> HostMemory | None:
@@ -219,7 +256,8 @@ def _environment(world: World) -> Environment:
         kvtune_version=kvtune_version(),
         sglang_version=world.build.version,
         command=redact(list(study.public_command)),
-        model_fingerprint=fingerprint(Path(study.model_path)),
+        model_fingerprint=_model_fingerprint(study),
+        workload_fingerprint=_workload_fingerprint(world),
         gpu_names=tuple(gpu.name for gpu in world.samples),
         gpu_uuids=tuple(gpu.uuid or "" for gpu in world.samples),
         gpu_memory_bytes=tuple(gpu.memory_total_bytes or 0 for gpu in world.samples),
@@ -244,12 +282,28 @@ def _refuse_change(known: Environment, found: Environment, study_id: str) -> Non
         ("SGLang", known.sglang_version, found.sglang_version),
         ("model", known.model_fingerprint, found.model_fingerprint),
         ("GPUs", ", ".join(known.gpu_names), ", ".join(found.gpu_names)),
+        ("workload", known.workload_fingerprint, found.workload_fingerprint),
     ):
         if before != now:
             raise StudyFileError(
                 f"study {study_id}: was measured with {what} {before or 'none'}, here is {now or 'none'};"
                 " begin a new study"
             )
+
+
+def _model_fingerprint(study: Study) -> str | None:
+    if not study.simulated:
+        return fingerprint(Path(study.model_path))
+    from launcher.simulated.presets import load_preset
+
+    return hashlib.sha256(load_preset(study.preset).model_dump_json().encode()).hexdigest()[:16]
+
+
+def _workload_fingerprint(world: World) -> str:
+    """Of requests drawn with the same seed whatever the study's own is."""
+    study = world.study
+    plain = world.workload if study.seed == 0 else load_workload(study.workload, seed=0)
+    return hashlib.sha256(repr(plain.sample(SAMPLED_REQUESTS)).encode()).hexdigest()[:16]
 
 
 def fingerprint(model: Path) -> str | None:

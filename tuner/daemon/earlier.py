@@ -7,7 +7,6 @@ proposes the same, whatever has become of the earlier ones.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,16 +17,14 @@ from tuner.errors import JournalError, StudyFileError
 from tuner.journal import Journal, StudyView, find_studies, find_study, read_study
 from tuner.journal.codec import from_json_value
 from tuner.journal.home import is_running
-from tuner.journal.read import read_facts
 from tuner.journal.view import Environment
-from tuner.space import Space, family_of
+from tuner.search.knowledge import family_of
+from tuner.space import Space
 from tuner.study_file import Study, build_study
 from tuner.trial import Purpose, Setting, TrialResult, TrialState
-from tuner.workload import Workload, load_workload
 
 MOST_TRIALS = 30
 """The newest are taken: a proposal must not take longer because there were many studies."""
-SAMPLED_REQUESTS = 256
 _WITHOUT_EFFECT = frozenset(
     {"host", "port", "api-key", "log-level", "log-level-http", "enable-metrics", "served-model-name"}
 )
@@ -49,25 +46,18 @@ class Lesson:
         return f"{len(self.trials)} start(s) of study {self.study_id} are taken over: {what}{why}"
 
 
-def earlier_lessons(journal: Journal, study: Study, workload: Workload) -> tuple[Lesson, ...]:
+def earlier_lessons(journal: Journal, study: Study) -> tuple[Lesson, ...]:
     """What this study goes on from: as its journal says, or found now and written there.
 
-    The journal must hold the study's environment. Raises StudyFileError when the study that the user named does not
-    fit, with what differs.
+    The journal must hold the study's environment already. Raises StudyFileError, with what differs, when the study
+    that the user named does not fit.
     """
-    journal.set_fact("workload_fingerprint", workload_fingerprint(study, workload))
     known = journal.fact("earlier")
     if known is not None:
         return from_json_value(tuple[Lesson, ...], known)
     lessons = tuple(_newest(_found(journal, study)))
     journal.set_fact("earlier", lessons)
     return lessons
-
-
-def workload_fingerprint(study: Study, workload: Workload) -> str:
-    """Of what is sent to the server; the same for every seed."""
-    plain = workload if study.seed == 0 else load_workload(study.workload, seed=0)
-    return hashlib.sha256(repr(plain.sample(SAMPLED_REQUESTS)).encode()).hexdigest()[:16]
 
 
 def _found(journal: Journal, study: Study) -> Iterator[Lesson]:
@@ -94,7 +84,7 @@ def _named(journal: Journal, study: Study, name: str) -> Lesson:
 def _lesson(journal: Journal, study: Study, directory: Path) -> Lesson | str:
     """What the study there teaches, or why nothing."""
     try:
-        view, fingerprint = read_study(directory), read_facts(directory).get("workload_fingerprint")
+        view = read_study(directory)
         other = build_study(view.asked, directory.name)
     except (JournalError, StudyFileError) as error:
         return str(error)
@@ -102,7 +92,7 @@ def _lesson(journal: Journal, study: Study, directory: Path) -> Lesson | str:
     differs = _difference(here, view.environment) or _other_model(study, other)
     if differs is not None:
         return differs
-    with_rates = fingerprint == journal.fact("workload_fingerprint") and study.slo == other.slo
+    with_rates = here.workload_fingerprint == view.environment.workload_fingerprint and study.slo == other.slo
     usable = _translated(view, other, study)
     trials = tuple(usable if with_rates else map(_without_load, usable))
     return Lesson(directory.name, trials, with_rates) if trials else "no start of it tells of this study's space"

@@ -13,6 +13,8 @@ LEAST_LOG_SD = 0.01
 UNSTEADY_FACTOR = 2.0
 PROBE_LOG_SD = 0.03
 """Doubt added to a rate that was measured with dummy weights."""
+EARLIER_LOG_SD = 0.04
+"""Doubt added to a rate of an earlier study: the box, its neighbours and its drivers may have changed since."""
 Z95 = 1.96
 
 NO_RATE = frozenset({LevelEnd.CRASHED, LevelEnd.STALLED, LevelEnd.STOPPED})
@@ -59,15 +61,15 @@ def _point(trial: TrialResult, level: LevelResult, earlier: bool) -> Point:
         setting=trial.proposal.setting,
         concurrency=level.concurrency,
         log_rate=math.log(rate.value),
-        log_sd=_log_sd(rate, level.steady, probe),
+        log_sd=_log_sd(rate, level.steady, PROBE_LOG_SD if probe else EARLIER_LOG_SD if earlier else 0.0),
         probe=probe,
         earlier=earlier,
         level=level,
     )
 
 
-def _log_sd(rate: Interval, steady: bool, probe: bool) -> float:
+def _log_sd(rate: Interval, steady: bool, doubt: float) -> float:
     relative = rate.half_width / Z95 / rate.value
     if not steady:
         relative *= UNSTEADY_FACTOR
-    return math.hypot(max(relative, LEAST_LOG_SD), PROBE_LOG_SD if probe else 0.0)
+    return math.hypot(max(relative, LEAST_LOG_SD), doubt)

@@ -22,7 +22,7 @@ from tuner.search.knowledge import Knowledge, key_of
 from tuner.search.levels import first_level, next_level, planned_levels
 from tuner.search.options import SearchOptions
 from tuner.search.probes import WORTH_S, confirmed
-from tuner.search.standings import Standing, standings
+from tuner.search.standings import TIE_SHARE, Standing, standings
 from tuner.search.starting import roomiest_safe_setting, starting_setting
 from tuner.search.verdict import Verdict, export_of, verdict_of
 from tuner.space import Space
@@ -132,8 +132,8 @@ class Searcher:
     def _before_the_first_rate(self, knowledge: Knowledge) -> Proposal | None:
         """Probe first where weights take minutes; then a start that is safe; with memory known, a roomy one."""
         if knowledge.rate is not None:
-            ranked = sorted(candidates(knowledge), key=lambda one: -one.log_rate)
-            return self._exploration(knowledge, ranked[0], probing=False) if ranked else None
+            found = candidates(knowledge)
+            return self._exploration(knowledge, _fastest(found), probing=False) if found else None
         if knowledge.memory.known and any(trial.levels for trial in knowledge.evidence):
             setting = roomiest_safe_setting(knowledge) or starting_setting(knowledge)
         else:
@@ -193,6 +193,13 @@ class Searcher:
             expected_rate=_rate(candidate),
             expected_rate_sd=_rate_sd(candidate),
         )
+
+
+def _fastest(found: Sequence[Candidate]) -> Candidate:
+    """The highest expected rate; what is equal to it goes to more headroom."""
+    top = max(one.log_rate for one in found)
+    ties = [one for one in found if top - one.log_rate <= TIE_SHARE]
+    return max(ties, key=lambda one: (one.outlook.headroom_gib or 0.0, one.log_rate))
 
 
 def _rate(candidate: Candidate | None) -> float | None:

@@ -14,12 +14,13 @@ NEARLY_SAFEST = 0.95
 
 def plain_setting(knowledge: Knowledge) -> Setting:
     """The user's present flags moved into the space, else SGLang's default fraction with nothing else turned on."""
-    current = knowledge.options.current
+    current, default_fraction = knowledge.options.current, knowledge.prior.default_fraction()
     if current is not None:
-        return knowledge.space.nearest(current)
+        fraction = current.mem_fraction_static or default_fraction
+        return knowledge.space.nearest(replace(current, mem_fraction_static=fraction))
     dtypes = knowledge.space.kv_cache_dtypes
     dtype = "bfloat16" if "bfloat16" in dtypes else dtypes[0]
-    return knowledge.space.nearest(Setting(knowledge.prior.default_fraction(), dtype, 0))
+    return knowledge.space.nearest(Setting(default_fraction, dtype, 0))
 
 
 def starting_setting(knowledge: Knowledge) -> Setting | None:
@@ -33,7 +34,7 @@ def starting_setting(knowledge: Knowledge) -> Setting | None:
     family += [plain] if _is_open(plain, knowledge) else []
     if not family:
         return None
-    if knowledge.options.current is not None and plain in family:
+    if plain == knowledge.options.current and plain in family:
         return plain
     safest = max(knowledge.outlook(setting).survival for setting in family)
     safe = [setting for setting in family if knowledge.outlook(setting).survival >= NEARLY_SAFEST * safest]
