@@ -24,7 +24,7 @@ from launcher.timeline import Timeline
 from launcher.version import SglangBuild
 from tuner.measure.live import ServerDied, measure_level
 from tuner.steady import Moment, Slo
-from tuner.study_file import Study
+from tuner.study_file import PORT, Study
 from tuner.testbed import LevelLimits, Observer, Started
 from tuner.trial import LevelEnd, LevelResult, Setting
 from tuner.workload import Workload
@@ -81,7 +81,7 @@ class LiveTestbed:
         config = self._config(setting, dummy_weights)
         clean_s = await self._prove_clean(config)
         began_s = self._clock.now_s()
-        await self._launch(config, self._port(config) if keep else free_port({self._last_port}))
+        await self._launch(config, self._port(keep))
         server = self._running()
         self._observer.on_server(server.record)
         self._observer.on_stage("starting")
@@ -133,9 +133,9 @@ class LiveTestbed:
             self._left = (server.record,)
         return report.took_s
 
-    def _port(self, config: ServerConfig) -> int:
+    def _port(self, keep: bool) -> int:
         """A pinned port is for the server that stays: trials take a new one each, which no earlier client can reach."""
-        pinned = config.flags.get("port")
+        pinned = self._study.flags.get(PORT) if keep else None
         return pinned if isinstance(pinned, int) else free_port({self._last_port})
 
     async def _launch(self, config: ServerConfig, port: int) -> None:

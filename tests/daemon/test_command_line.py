@@ -106,6 +106,13 @@ def test_bad_usage_is_one_sentence_and_leaves_no_study(kvtune, tmp_path, argumen
     assert not list((tmp_path / "home").glob("studies/*"))
 
 
+@pytest.mark.parametrize("flag", ["model-path: x", "model: x"])
+def test_a_flag_that_cannot_be_pinned_is_refused_before_there_is_a_study(kvtune, tmp_path, flag):
+    (tmp_path / "study.yaml").write_text(f"engine: simulated\nflags: {{{flag}}}\n")
+    refused(kvtune("--config", "study.yaml"), 2, flag.partition(":")[0])
+    assert not list((tmp_path / "home").glob("studies/*"))
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list", "--help"], ["plan", "--help"]])
 def test_help_and_version_import_nothing_heavy(arguments):
     code = (

@@ -19,12 +19,13 @@ from launcher.errors import MachineError
 from launcher.ports import is_free
 from tuner.budget import words
 from tuner.errors import StudyFileError, StudyLocked
+from tuner.export import warning
 from tuner.export.atomic import check_writable, write_whole
 from tuner.journal import Journal, find_study, new_study_directory, read_study
 from tuner.journal.home import LOCK, is_running
 from tuner.journal.lock import read_holder
 from tuner.progress.words import doubt_words
-from tuner.study_file import Study, build_study, override_study, read_study_file
+from tuner.study_file import PORT, Study, build_study, override_study, read_study_file
 
 DETACH_WAIT_S = 20.0
 """How long a detached daemon may take to say that it works."""
@@ -134,8 +135,7 @@ def check(study: Study) -> None:
 
     if study.model is not None and _is_path(study.model) and not Path(study.model).exists():
         raise StudyFileError(f"model: {study.model}: there is no such file or directory")
-    if not study.simulated:
-        _check_command(study)
+    _check_command(study)
     load_workload(study.workload, seed=study.seed)
     _check_port(study)
     # A study must not find out after an hour that its answer cannot be written.
@@ -143,11 +143,12 @@ def check(study: Study) -> None:
 
 
 def _check_command(study: Study) -> None:
-    """Ask it which SGLang it is; the answer is kept, so that the daemon need not ask again."""
+    """Ask it which SGLang it is, and try the flags on it; the answer is kept, so that the daemon need not ask again."""
     from tuner.daemon.assemble import ask_build
 
-    check_executable(study.command, study.server_env().get("PATH"))
-    ask_build(study, Path())
+    if not study.simulated:
+        check_executable(study.command, study.server_env().get("PATH"))
+    warning(study, ask_build(study, Path()))
 
 
 def _is_path(model: str) -> bool:
@@ -157,7 +158,7 @@ def _is_path(model: str) -> bool:
 
 def _check_port(study: Study) -> None:
     """SGLang finds a busy port only after it has loaded the weights."""
-    port = study.flags.get("port")
+    port = study.flags.get(PORT)
     if isinstance(port, int) and not is_free(port):
         raise MachineError(f"flags: port: {port} is in use by another process")
 
