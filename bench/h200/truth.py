@@ -1,8 +1,8 @@
 """`python -m bench.h200.truth STUDY.yaml PLAN.yaml OUT.jsonl`: a plain grid, for the truth around a study.
 
 The study file says how the server is started and loaded. The plan is a list of starts, each
-`{mem-fraction-static: 0.9, hicache-size: 0, concurrency: [64, 128], end: term | kill}`. One JSON line is written for
-every start, level and stop, as soon as it is known: a run that is cut short keeps what it has.
+`{mem-fraction-static: 0.9, hicache-size: 0, concurrency: [64, 128], level-s: 90, end: term | kill}`. One JSON line is
+written for every start, level and stop, as soon as it is known: a run that is cut short keeps what it has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tuner.study_file import read_study_file
 from tuner.testbed import LevelLimits
 from tuner.trial import Setting
 
-LEVEL_S = 45.0
+LEVEL_S = 90.0
 BACK_S = 60.0
 NEAR_BYTES = 2**28
 
@@ -96,7 +96,7 @@ async def one_start(testbed: LiveTestbed, watcher: Watcher, world: World, step: 
     if started.failure is None:
         write({"row": "parts", **asked, "nvml_used_bytes": used_bytes(world.gpus), "before_bytes": before})
         for concurrency in step["concurrency"]:
-            level = await testbed.measure(concurrency, LevelLimits(LEVEL_S))
+            level = await testbed.measure(concurrency, LevelLimits(float(step.get("level-s", LEVEL_S))))
             row = "death" if isinstance(level, Failure) else "level"
             write({"row": row, **asked, **plain(level)})
             if row == "death":

@@ -1,0 +1,64 @@
+"""What the rows of one run come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.figures import figure
+
+GIB = 2**30
+
+
+def print_figures(rows: Path) -> None:
+    """A figure for each thing that this run showed; one that it did not show is left out."""
+    told = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    for name, (value, unit) in {**_predictions(told), **_kvtop(told), **_ends(told)}.items():
+        figure(name, value, unit)
+
+
+Figures = Mapping[str, tuple[float, str]]
+
+
+def _predictions(rows: list[dict[str, Any]]) -> Figures:
+    """How far tokens and headroom lay from what the start after the study showed."""
+    found = next((row for row in rows if "predicted" in row), None)
+    if found is None:
+        return {}
+    predicted, seen = found["predicted"]["after_the_study"], found["memory"]
+    return {
+        "tokens_error_share": (abs(predicted["tokens"] / seen["capacity_tokens"] - 1), "share"),
+        "headroom_error_gib": (abs(predicted["headroom_gib"] - seen["headroom_gib"]), "GiB"),
+    }
+
+
+def _kvtop(rows: list[dict[str, Any]]) -> Figures:
+    """GPUs that kvtop gives to the server, and how far its parts are from what NVML shows, at worst."""
+    shown = next((row for row in rows if "kvtop" in row), None)
+    if shown is None:
+        return {}
+    errors = list(_part_errors(shown["kvtop"]["gpus"]))
+    return {
+        "gpus_shown": (sum(gpu["server_url"] is not None for gpu in shown["kvtop"]["gpus"]), "GPUs"),
+        "parts_error_max_share": (max(errors, default=0.0), "share"),
+    }
+
+
+def _part_errors(gpus: list[dict[str, Any]]) -> Iterator[float]:
+    for gpu in gpus:
+        parts, total = gpu["memory_parts"], gpu["memory_total_bytes"]
+        if parts and total:
+            yield abs(sum(parts.values()) / total - 1)
+
+
+def _ends(rows: list[dict[str, Any]]) -> Figures:
+    """Clean slates, at worst; how soon a rank's death was seen."""
+    slates = [row["slate"] for row in rows if "slate" in row]
+    deaths = [row["death_seen_s"] for row in rows if "death_seen_s" in row]
+    ends = {
+        "memory_back_max_s": (max((slate["back_s"] for slate in slates), default=0.0), "s"),
+        "left_behind_max_gib": (max((max(slate["left_bytes"]) for slate in slates), default=0) / GIB, "GiB"),
+    }
+    return {**ends, **({"death_seen_s": (deaths[0], "s")} if deaths else {})}

@@ -1,0 +1,185 @@
+"""The steps of one run over several GPUs. Each writes rows; what one cannot do is a row that says so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.h200.truth import plain
+from bench.h200x8.box import Box, kvtop_json, rank_pid
+from launcher.host import read_host
+from launcher.server import Server
+from tuner.daemon.assemble import build_searcher
+from tuner.journal import read_study
+from tuner.journal.home import find_study
+from tuner.journal.view import StudyView
+from tuner.trial import Setting, TrialResult
+
+CONCURRENCY = 64
+LOAD_S = 45.0
+RAMP_S = 15.0
+STARVED_LEAVE_GIB = 0.2
+HICACHE_GB = 20
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every step gets."""
+
+    box: Box
+    study_path: Path
+    out: Path
+    budget: str
+    write: Callable[[Row], None]
+
+    @property
+    def tp_size(self) -> int:
+        return self.box.world.study.tp_size
+
+    @property
+    def simulated(self) -> bool:
+        return self.box.world.study.simulated
+
+    @property
+    def best_yaml(self) -> Path:
+        return self.out / "best-config.yaml"
+
+    def view(self) -> StudyView:
+        """The study of the step `study`."""
+        return read_study(find_study((self.out / "name").read_text(encoding="utf-8").strip()))
+
+    def setting(self) -> Setting:
+        """What the study exported; without one, 0.85."""
+        known = self.view().export_setting if (self.out / "name").exists() else None
+        return known or Setting(0.85, "bfloat16")
+
+
+async def study(run: Run) -> None:
+    """kvtune-auto as a user runs it."""
+    words = [sys.executable, "-m", "tuner.cli", "--config", str(run.study_path), "--budget", run.budget]
+    words += ["--output", str(run.best_yaml), "--name-file", str(run.out / "name")]
+    began_s = time.monotonic()
+    with open(run.out / "progress.log", "wb") as log:
+        code = (await asyncio.to_thread(subprocess.run, words, stdout=log, stderr=log)).returncode
+    view = run.view()
+    run.write({"code": code, "wall_s": time.monotonic() - began_s, "explanation": view.explanation})
+    for trial in view.trials:
+        run.write({"trial": plain(trial)})
+
+
+async def serve(run: Run) -> None:
+    """SGLang loads the export; under load both programs count all ranks; then one rank is killed."""
+    server = await run.box.start_yaml(run.best_yaml)
+    try:
+        run.write({"predicted": _predictions(run, run.setting()), **_seen(run, server)})
+        await _watched_load(run, server, _kill_rank)
+    finally:
+        run.write({"slate": plain(await run.box.end(server))})
+
+
+async def starved(run: Run) -> None:
+    """A stranger takes one GPU's memory after the start: the OOM is one rank's, the end is everybody's."""
+    server = await run.box.start(run.setting())
+    rank = run.tp_size - 1
+    try:
+        with _ballast(rank) as taken_gib:
+            outcome = await run.box.load(server, CONCURRENCY, LOAD_S)
+            run.write({"starved_rank": rank, "taken_gib": taken_gib, "outcome": plain(outcome)})
+    finally:
+        run.write({"slate": plain(await run.box.end(server))})
+
+
+async def ranks(run: Run) -> None:
+    """DP attention: as many data-parallel ranks as tensor-parallel ones; their sums in both programs."""
+    server = await run.box.start(run.setting(), {"dp-size": run.tp_size, "enable-dp-attention": True})
+    try:
+        run.write(_seen(run, server))
+        await _watched_load(run, server)
+    finally:
+        run.write({"slate": plain(await run.box.end(server))})
+
+
+async def host(run: Run) -> None:
+    """HiCache on every rank: what it takes of the host, and how long it takes to come back after SIGKILL."""
+    setting = run.setting()
+    before_bytes = read_host().available_bytes
+    began_s = time.monotonic()
+    server = await run.box.start(Setting(setting.mem_fraction_static, setting.kv_cache_dtype, HICACHE_GB))
+    took_s, taken_bytes = time.monotonic() - began_s, before_bytes - read_host().available_bytes
+    run.write(
+        {"hicache_size_gb": HICACHE_GB, "ranks": run.tp_size, "host_taken_gb": taken_bytes / 1e9, "start_s": took_s}
+    )
+    slate = await run.box.end(server, kill=True)
+    run.write({"slate": plain(slate), "host_left_gb": (before_bytes - read_host().available_bytes) / 1e9})
+
+
+async def _watched_load(run: Run, server: Server, strike: Callable[[Run, Server], float] | None = None) -> None:
+    """A level with kvtop beside it; `strike` ends it and tells when it struck."""
+    level = asyncio.create_task(run.box.load(server, CONCURRENCY, LOAD_S))
+    await asyncio.sleep(RAMP_S)
+    gpu_state = run.box.world.directory / "gpus" if run.simulated else None
+    shown = await asyncio.to_thread(kvtop_json, server.url, gpu_state)
+    run.write({"kvtop": shown, "nvml_used_bytes": run.box.used_bytes(), "free_gib": run.box.free_gib()})
+    struck_s = strike(run, server) if strike is not None else None
+    outcome = await level
+    row: dict[str, object] = {"outcome": plain(outcome)}
+    if struck_s is not None:
+        row["death_seen_s"] = time.monotonic() - struck_s
+    run.write(row)
+
+
+def _kill_rank(run: Run, server: Server) -> float:
+    os.kill(rank_pid(server, run.tp_size - 1), signal.SIGKILL)
+    return time.monotonic()
+
+
+def _predictions(run: Run, setting: Setting) -> Row:
+    """What the memory model says of this setting before any start, and after the study's starts."""
+    searcher = build_searcher(run.box.world)
+    return {
+        when: plain(searcher.knowledge(history).memory.predict(setting))
+        for when, history in (("before_any_start", ()), ("after_the_study", _history(run)))
+    }
+
+
+def _history(run: Run) -> tuple[TrialResult, ...]:
+    return run.view().trials if (run.out / "name").exists() else ()
+
+
+def _seen(run: Run, server: Server) -> Row:
+    """What this start showed: in its log, and on each GPU."""
+    timeline = server.log.timeline()
+    return {"memory": plain(timeline.memory), "ready_s": timeline.ready_s, "free_gib": run.box.free_gib()}
+
+
+@contextmanager
+def _ballast(gpu: int) -> Iterator[float]:
+    words = [sys.executable, "-m", "bench.h200x8.ballast", str(gpu), str(STARVED_LEAVE_GIB), str(2 * LOAD_S)]
+    stranger = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert stranger.stdout is not None
+    try:
+        yield float(stranger.stdout.readline())
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+STEPS: Mapping[str, Callable[[Run], Awaitable[None]]] = {
+    "study": study,
+    "serve": serve,
+    "starved": starved,
+    "ranks": ranks,
+    "host": host,
+}
+UNSIMULATED = frozenset({"starved", "ranks"})
+"""The simulated engine has no DP attention, and its memory cannot be taken by a stranger while it serves."""
