@@ -22,7 +22,7 @@ from textual.timer import Timer
 from tui.errors import TuiError
 from tui.layout import NAMES
 from tui.panels.bars import Bar, footer_row, header_row
-from tui.panels.detail import diagnosis_page, help_page, server_page, trial_page
+from tui.panels.detail import diagnosis_page, help_page, memory_page, server_page, trial_page
 from tui.panels.look import BACKGROUND, Look
 from tui.panels.row import Pen, Row
 from tui.settings import Settings
@@ -42,7 +42,7 @@ class Page(ModalScreen[None]):
     """A page over the screen, scrolled by lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter,q,question_mark,d", "dismiss_page", show=False),
+        Binding("escape,enter,q,question_mark,d,g", "dismiss_page", show=False),
         Binding("down,j", "scroll_by(1)", show=False),
         Binding("up,k", "scroll_by(-1)", show=False),
         Binding("pagedown,space", "scroll_by(10)", show=False),
@@ -101,6 +101,7 @@ class KvtopApp(App[int]):
         Binding("slash", "filter", show=False),
         Binding("s", "sort", show=False),
         Binding("d", "diagnosis", show=False),
+        Binding("g", "memory", show=False),
         Binding("down,j", "select(1)", show=False),
         Binding("up,k", "select(-1)", show=False),
         Binding("left", f"seek(-{SEEK_S})", show=False),
@@ -231,11 +232,16 @@ class KvtopApp(App[int]):
         kind, name = self.view.selected or next(iter(targets(self.snapshot, self.view)), ("", ""))
         if kind == "server":
             self._open(lambda snapshot, width, look: _server(snapshot, name, width, look))
+        elif kind == "gpu":
+            self.action_memory()
         elif kind == "trial":
             self._open(lambda snapshot, width, look: _trial(snapshot, name, width, look))
 
     def action_diagnosis(self) -> None:
         self._open(diagnosis_page)
+
+    def action_memory(self) -> None:
+        self._open(memory_page)
 
     def action_help(self) -> None:
         self._open(lambda _, width, look: help_page(width, look))

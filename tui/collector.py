@@ -33,7 +33,7 @@ GONE_AFTER_S = 60.0
 """So long a server that was found by its process is still shown after it has ended."""
 GONE_IN_STUDY_AFTER_S = 5.0
 """The same while a study is shown: its daemon ends servers on purpose."""
-DISCOVERY_SHARE = 0.001
+DISCOVERY_SHARE = 0.0005
 """Of one core, at most: on a box with thousands of processes the search becomes rarer."""
 DISCOVER_IN_STUDY_EVERY_S = 2.0
 DISCOVERY_IN_STUDY_SHARE = 0.005

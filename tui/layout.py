@@ -15,6 +15,8 @@ class Content:
     """How much there is to show."""
 
     gpus: int
+    gpu_groups: int
+    """Rows when GPUs that are alike share one."""
     servers: int
     trials: int | None
     """None: no study."""
@@ -25,14 +27,14 @@ def heights(height: int, content: Content, shown: frozenset[str]) -> dict[str, i
     """Lines for each panel (0: hidden). They never exceed `height`.
 
     Three rounds, each in order of importance: the least that makes sense, what an engineer wants next, and
-    the full height. History and study take what is left.
+    the full height (GPUs unfold all or not at all). History and study take what is left.
     """
     given = dict.fromkeys(NAMES, 0)
     left = height
     for wanted in (_least(content), _good(content), _full(content)):
         for name in ORDER:
             more = wanted[name] - given[name]
-            if name in shown and more > 0 and (given[name] or more <= left):
+            if name in shown and more > 0 and (more <= left or (given[name] and name != "gpus")):
                 taken = min(left, more)
                 given[name] += taken
                 left -= taken
@@ -56,7 +58,7 @@ def _least(content: Content) -> dict[str, int]:
     return {
         "binds": 1 + _entries(content),
         "servers": 1 + max(1, content.servers),
-        "gpus": 1 + max(1, min(content.gpus, 8)),
+        "gpus": 1 + max(1, min(content.gpu_groups, 8)),
         "study": 0 if content.trials is None else 5,
         "history": 0,
     }
@@ -66,7 +68,7 @@ def _good(content: Content) -> dict[str, int]:
     return {
         "binds": 1 + 2 * _entries(content),
         "servers": 1 + 2 * max(1, content.servers),
-        "gpus": 1 + max(1, content.gpus),
+        "gpus": 1 + max(1, content.gpu_groups),
         "study": 0 if content.trials is None else 8,
         "history": 5 if content.servers else 0,
     }

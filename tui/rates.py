@@ -21,6 +21,8 @@ LONG_WINDOW_S = (15.0, 600.0)
 E2E_PER_WINDOW = 3.0
 LEAST_COMPLETION_WINDOW_S = 3.0
 """Over less than this one response more or less changes the rate beyond all meaning."""
+LEAST_OBSERVATIONS = {0.50: 5, 0.90: 10, 0.95: 20, 0.99: 100}
+"""By quantile: of fewer, not even one is expected beyond it (and a median of four is an anecdote)."""
 MARK_EVERY_S = 2.0
 """Samples kept for differences are no closer than this: 300 of them are ten minutes."""
 
@@ -118,12 +120,11 @@ def quantile(histogram: Histogram, share: float) -> float | None:
 
 def quantiles(old: Histogram | None, new: Histogram | None) -> Quantiles | None:
     window = histogram_difference(old, new)
-    if window is None:
+    if window is None or round(window.count) < 1:
         return None
-    values = [quantile(window, share) for share in (0.50, 0.90, 0.95, 0.99)]
-    p50, p90, p95, p99 = values
-    if p50 is None or p90 is None or p95 is None or p99 is None:
-        return None
+    p50, p90, p95, p99 = (
+        quantile(window, share) if round(window.count) >= least else None for share, least in LEAST_OBSERVATIONS.items()
+    )
     return Quantiles(p50, p90, p95, p99, round(window.count))
 
 

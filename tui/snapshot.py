@@ -36,10 +36,11 @@ class Reach(StrEnum):
 class Quantiles:
     """Seconds, read from the differences of a histogram over a window."""
 
-    p50_s: float
-    p90_s: float
-    p95_s: float
-    p99_s: float
+    p50_s: float | None
+    p90_s: float | None
+    p95_s: float | None
+    p99_s: float | None
+    """None where there are too few observations to say: see `tui.rates.LEAST_OBSERVATIONS`."""
     count: int
     """Observations in the window."""
 

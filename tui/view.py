@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tui.layout import NAMES, Content, heights
+from tui.panels.alike import groups_of
 from tui.panels.binds import binds_rows
-from tui.panels.gpus import gpu_rows
+from tui.panels.gpus import gpu_rows, is_odd
 from tui.panels.history import history_rows
 from tui.panels.look import Look
 from tui.panels.row import Row
@@ -73,7 +74,8 @@ def chosen_server(snapshot: Snapshot, view: View) -> ServerView | None:
 def content_of(snapshot: Snapshot, view: View) -> Content:
     trials = None if snapshot.study is None else len(snapshot.study.trials)
     machine = sum(1 for finding in snapshot.findings if finding.url is None)
-    return Content(len(snapshot.gpus), len(visible_servers(snapshot, view)), trials, machine)
+    groups = len(groups_of(snapshot.gpus, is_odd))
+    return Content(len(snapshot.gpus), groups, len(visible_servers(snapshot, view)), trials, machine)
 
 
 def panel_rows(snapshot: Snapshot, view: View, width: int, height: int, look: Look) -> list[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 from rich.segment import Segment
@@ -105,20 +105,24 @@ def changed_to(old: Sequence[Span], new: Sequence[Span]) -> int:
     Textual (8.2) sends a widget's line from its first cell to the end of the region, wherever the region
     begins: so a line has one region, and panels put what changes often to the left.
     """
-    longest = max(_width(old), _width(new))
-    same = 0
-    for before, after in zip(_cells_from_right(old), _cells_from_right(new), strict=False):
-        if before != after:
-            break
-        same += 1
-    return max(1, longest - same)
+    same, longest = 0, max(_width(old), _width(new))
+    for (before, its_role), (after, role) in zip(reversed(old), reversed(new), strict=False):
+        if before == after and its_role == role:
+            same += len(after)
+            continue
+        return longest - same - (_alike_from_right(before, after) if its_role == role else 0)
+    return longest - same
 
 
 def _width(spans: Sequence[Span]) -> int:
     return sum(len(text) for text, _ in spans)
 
 
-def _cells_from_right(spans: Sequence[Span]) -> Iterator[Span]:
-    for text, role in reversed(spans):
-        for char in reversed(text):
-            yield char, role
+def _alike_from_right(one: str, other: str) -> int:
+    """How many characters at their ends agree."""
+    same = 0
+    for before, after in zip(reversed(one), reversed(other), strict=False):
+        if before != after:
+            break
+        same += 1
+    return same

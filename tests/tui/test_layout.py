@@ -6,6 +6,7 @@ from tui.layout import NAMES, Content, heights
 contents = st.builds(
     Content,
     st.integers(0, 64),
+    st.integers(0, 8),
     st.integers(0, 12),
     st.one_of(st.none(), st.integers(0, 60)),
     st.integers(0, 3),
@@ -20,14 +21,20 @@ def test_panels_never_overflow_the_screen(height: int, content: Content, shown: 
 
 
 def test_eighty_by_twenty_four_shows_what_matters() -> None:
-    lines = heights(22, Content(8, 1, None), frozenset(NAMES))
+    lines = heights(22, Content(8, 2, 1, None), frozenset(NAMES))
     assert lines["binds"] == 3
-    assert lines["gpus"] == 9
+    assert lines["gpus"] == 3
     assert lines["servers"] >= 3
 
 
+@given(st.integers(1, 120), contents)
+def test_gpus_are_folded_or_unfolded_and_never_half(height: int, content: Content) -> None:
+    lines = heights(height, content, frozenset(NAMES))["gpus"]
+    assert lines in {0, 1 + max(1, min(content.gpu_groups, 8)), 1 + max(1, content.gpu_groups), 1 + content.gpus}
+
+
 def test_a_hidden_panels_lines_go_to_the_others() -> None:
-    content = Content(8, 2, 7)
+    content = Content(8, 2, 2, 7)
     without = heights(46, content, frozenset(NAMES) - {"gpus"})
     assert sum(without.values()) == 46
     assert without["history"] > heights(46, content, frozenset(NAMES))["history"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.observe.sample import Histogram, RankSample, ServerFacts, ServerSample, Totals
-from tui.rates import RateTracker, difference, histogram_difference, quantile
+from tui.rates import RateTracker, difference, histogram_difference, quantile, quantiles
 
 BOUNDS = (0.1, 1.0, 10.0, math.inf)
 
@@ -138,3 +138,21 @@ def test_a_clock_that_runs_faster_gives_rates_of_its_own_seconds() -> None:
         tokens = Totals(generation_tokens=54_000.0 * wall_s)
         rates = tracker.add(replace(sample(wall_s, tokens), facts=facts))
     assert rates.completion_tokens_per_s == pytest.approx(900.0)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(0, None), (1, 0), (4, 0), (5, 1), (9, 1), (10, 2), (19, 2), (20, 3), (99, 3), (100, 4)]
+)
+def test_a_percentile_of_too_few_is_not_told(count: int, told: int | None) -> None:
+    seen = quantiles(histogram_of(0.0), histogram_of(float(count)))
+    if told is None:
+        assert seen is None
+        return
+    assert seen is not None
+    figures = [seen.p50_s, seen.p90_s, seen.p95_s, seen.p99_s]
+    assert [figure is not None for figure in figures] == [place < told for place in range(4)]
+    assert seen.count == count
+
+
+def histogram_of(count: float) -> Histogram:
+    return Histogram(BOUNDS, (0.0, count / 2, count, count), count, count)

@@ -46,4 +46,5 @@ def _patience_s(server: ServerView) -> float:
     if server.totals.decoded_tokens is not None:
         return HUNG_AFTER_S
     e2e = server.rates.e2e
-    return max(60.0, FINISH_ONLY_FACTOR * e2e.p99_s) if e2e else 300.0
+    slow_s = e2e and (e2e.p99_s or e2e.p90_s or e2e.p50_s)
+    return max(60.0, FINISH_ONLY_FACTOR * slow_s) if slow_s else 300.0

@@ -10,7 +10,7 @@ from tui.snapshot import Snapshot
 
 KEYS = (
     ("q", "quit"), ("?", "help"), ("p", "pause"), ("+-", "pace"), ("1-5", "panels"),
-    ("/", "filter"), ("s", "sort"), ("d", "diagnosis"), ("enter", "open"),
+    ("/", "filter"), ("s", "sort"), ("d", "diagnosis"), ("g", "GPU memory"), ("enter", "open"),
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def footer_row(snapshot: Snapshot, bar: Bar, width: int) -> Row:
         pen.put("filter ", "dim").put(f"/{bar.typing}_", "strong")
         return pen.put("   Enter keeps it, Esc drops it", "dim").row()
     for key, text in KEYS:
-        pen.put(key, "key").put(f" {text}  ", "dim")
+        pen.whole((key, "key"), (f" {text}  ", "dim"))
     if snapshot.problems:
         return pen.put(clip_end(f"  {snapshot.problems[0]}", pen.left), "warn").row()
     return pen.right(f"{bar.said} ", "hint").row()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 from tui import format as fmt
 from tui.build import usage_of
 from tui.panels.binds import ROLE
-from tui.panels.look import Look, Role
+from tui.panels.look import PARTS, SHORT_NAMES, Look, Role
 from tui.panels.row import Pen, Row, wrap
 from tui.panels.servers import FULL_HEIGHT, one_server
 from tui.panels.study import described, interval, setting
-from tui.snapshot import Finding, ServerView, Snapshot
+from tui.snapshot import Finding, GpuView, ServerView, Snapshot
 from tuner.trial import LevelResult, Percentiles, TrialResult
 
+PART_CELLS = 10
 HELP = (
     ("q", "quit"),
     ("? h F1", "this page"),
@@ -24,6 +26,7 @@ HELP = (
     ("left right", "seek 10 s in a replay (page up, page down: a minute); else scroll the GPUs"),
     ("Enter", "open it; Esc closes"),
     ("d", "the whole diagnosis"),
+    ("g", "memory of every GPU by part, in GiB"),
     ("/", "filter servers and trials; Enter keeps it, Esc drops it"),
     ("s", "sort servers and trials another way"),
     ("mouse", "click a line to choose it, again to open it; click a title to hide its panel"),
@@ -108,6 +111,26 @@ def _ranks(server: ServerView, width: int) -> list[Row]:
     return rows
 
 
+def memory_page(snapshot: Snapshot, width: int, look: Look) -> list[Row]:
+    """Every GPU's memory by part, in GiB."""
+    parts = [part for part in PARTS if any(gpu.parts and getattr(gpu.parts, part) for gpu in snapshot.gpus)]
+    rows = [_heading("GPU memory in GiB", width, look)]
+    head = Pen(width).put("  GPU", "dim")
+    for part in parts:
+        head.whole((f"{SHORT_NAMES[part]:>{PART_CELLS}}", part if look.color else "dim"))
+    rows.append(head.whole((f"{'total':>{PART_CELLS}}", "dim")).row())
+    return rows + [_memory_of(gpu, parts, width) for gpu in snapshot.gpus]
+
+
+def _memory_of(gpu: GpuView, parts: Sequence[str], width: int) -> Row:
+    pen = Pen(width).put(f"{gpu.sample.index:>5}", "dim")
+    if gpu.parts is None:
+        return pen.put("  lost" if gpu.sample.lost else "  not told by the driver", "dim").row()
+    for part in parts:
+        pen.whole((f"{fmt.gib(getattr(gpu.parts, part)):>{PART_CELLS}}", "text"))
+    return pen.whole((f"{fmt.gib(gpu.sample.memory_total_bytes):>{PART_CELLS}}", "strong")).row()
+
+
 def trial_page(trial: TrialResult, width: int, look: Look) -> list[Row]:
     """One trial: why it was proposed, what it predicted, what it measured, how it ended."""
     proposal = trial.proposal
@@ -122,7 +145,7 @@ def trial_page(trial: TrialResult, width: int, look: Look) -> list[Row]:
         rows.append(_heading("failure", width, look))
         rows += _paragraph(trial.failure.sentence, width, 2, "bad")
         rows += [row for line in trial.failure.evidence for row in _paragraph(line, width, 4, "dim")]
-    rows.append(_heading("levels", width, look))
+    rows.append(_heading("levels, each as it was measured", width, look))
     for level in trial.levels:
         rows += _level(level, width)
     return rows if trial.levels else [*rows, Pen(width).gap(2).put("none measured", "dim").row()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tui import format as fmt
+from tui.panels.alike import Group, groups_of, indices, spread
 from tui.panels.graph import stacked
 from tui.panels.look import PART_NAMES, PARTS, SHORT_NAMES, Look, Role
 from tui.panels.row import Pen, Row, Span, clip, title_row
@@ -24,6 +25,8 @@ def gpu_rows(snapshot: Snapshot, width: int, height: int, look: Look, number: in
         text = snapshot.gpu_problem or "no GPU on this machine"
         return [*rows, Pen(width).gap(2).put(text, "dim").row()][:height]
     room = height - 1
+    if room < len(gpus) and len(groups := groups_of(gpus, is_odd)) <= room:
+        return [*rows, *_folded(groups, width, look)]
     first = max(0, min(first, len(gpus) - room))
     shown = gpus[first : first + room]
     names = {server.url: clip(server.short_name, 12) for server in snapshot.servers}
@@ -63,6 +66,37 @@ def _models(gpus: Sequence[GpuView]) -> str:
     kinds = [f"{names.count(name)} × {clip(name, 52)}" for name in dict.fromkeys(names)]
     simulated = any(gpu.sample.simulated and "simulated" not in gpu.sample.name for gpu in gpus)
     return ", ".join(kinds) + (" (simulated)" if simulated else "")
+
+
+def is_odd(gpu: GpuView) -> bool:
+    """Whether a GPU must be seen by itself."""
+    return gpu.sample.lost or gpu.parts is None or bool(gpu.strangers or _state(gpu))
+
+
+def _folded(groups: Sequence[Group], width: int, look: Look) -> list[Row]:
+    """A row for each group; the bar and the memory are those of its fullest GPU."""
+    names = max(len(indices(group)) for group in groups)
+    state = max(len(_state(group[0])) for group in groups)
+    return [_group_row(group, names, state, width, look) for group in groups]
+
+
+def _group_row(group: Group, names: int, state: int, width: int, look: Look) -> Row:
+    samples = [gpu.sample for gpu in group]
+    fullest = max(group, key=lambda gpu: gpu.sample.memory_used_bytes or 0)
+    hottest = max((s.temperature_c for s in samples if s.temperature_c is not None), default=None)
+    used, total = fmt.gib(fullest.sample.memory_used_bytes), fmt.gib(fullest.sample.memory_total_bytes)
+    pen = Pen(width).whole((f"  {indices(group):<{names}} ", "dim"))
+    if samples[0].lost:
+        return pen.put("LOST", "bad").put("  the driver has lost this GPU", "dim").row(("gpu", str(samples[0].index)))
+    pen.whole((f"{spread([s.utilization_share for s in samples], fmt.share):>7}", "text"))
+    pen.whole((f"{spread([s.power_w for s in samples], _whole):>8}W", "text"))
+    pen.whole((f"{spread([s.temperature_c for s in samples], _whole):>6}°", _heat(hottest)))
+    pen.whole((f" {used:>5}/{total} GiB{' each' if len(group) > 1 else '     '}", "text"))
+    if state:
+        pen.whole((f" {_state(group[0]):<{state}}", "warn"))
+    if pen.left >= 10:
+        pen.gap().extend(_bar(fullest.parts, pen.left - 1, look))
+    return pen.row(("gpu", str(samples[0].index)))
 
 
 @dataclass(frozen=True, slots=True)

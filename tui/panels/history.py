@@ -19,8 +19,6 @@ WIDE = 120
 GAP_CELLS = 2
 BAND_ROWS = 7
 """The least height of a server's graphs when several servers get some."""
-TALLEST_ROWS = 16
-"""Taller graphs only spread the same dots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,8 @@ def history_rows(servers: Sequence[ServerView], width: int, height: int, look: L
     rows = [title_row(number, "history", width, look, f"{_names(servers, bands)}  last {fmt.span(span_s)}")]
     for place, (server, plots) in enumerate(bands):
         tall = (height - 1) // len(bands) + (1 if place < (height - 1) % len(bands) else 0)
-        tall = min(tall, TALLEST_ROWS)
-        rows += _band([_draw(plot, server, each, tall, look) for plot in plots], width, each)
+        rows.append(_beside([[_head(plot, server, each)] for plot in plots], width, each)[0])
+        rows += _bodies(plots, server.series, width, each, tall - 1, look)
     return rows[:height]
 
 
@@ -73,22 +71,34 @@ def _names(servers: Sequence[ServerView], bands: Sequence[Band]) -> str:
     return ", ".join(shown) if len(servers) > 1 else shown[0]
 
 
-def _draw(plot: Plot, server: ServerView, width: int, height: int, look: Look) -> list[list[Span]]:
-    """A line that names the curves and their values now, and the graph under it."""
+def _head(plot: Plot, server: ServerView, width: int) -> list[Span]:
+    """The line over a graph: its curves, their values now, and the top of the scale."""
     head = Pen(width).gap(2)
     for name, label, role in plot.curves:
         head.put(f"{label} ", role).put(plot.tell(_now(server, name)), "strong").gap(2)
-    top, lines = _graph(plot, server.series, width - 2, max(1, height - 1), look)
-    head.put(plot.unit, "dim").right(plot.tell(top), "dim")
-    return [head.spans(), *([("  ", "text"), *line] for line in lines)]
+    return head.put(plot.unit, "dim").right(plot.tell(_top(plot, server.series, width - 2)), "dim").spans()
 
 
 @lru_cache(maxsize=32)
-def _graph(plot: Plot, series: Series, width: int, height: int, look: Look) -> tuple[float, list[list[Span]]]:
-    """The scale's top and the lines; a series is drawn once, as it stays the same for several frames."""
+def _bodies(plots: tuple[Plot, ...], series: Series, width: int, each: int, height: int, look: Look) -> tuple[Row, ...]:
+    """The graphs themselves; a series is drawn once, as it stays the same for several frames."""
+    drawn = [
+        [[("  ", "text"), *line] for line in _graph(plot, series, each - 2, max(1, height), look)] for plot in plots
+    ]
+    return tuple(_beside(drawn, width, each))
+
+
+def _graph(plot: Plot, series: Series, width: int, height: int, look: Look) -> list[list[Span]]:
     curves = [(getattr(series, name), role) for name, _, role in plot.curves]
-    top = 1.0 if plot.share else nice_top([value for values, _ in curves for value in values[-2 * width :]])
-    return top, graph_rows(curves, series.last_bucket, width, height, top, look)
+    return graph_rows(curves, series.last_bucket, width, height, _top(plot, series, width), look)
+
+
+@lru_cache(maxsize=32)
+def _top(plot: Plot, series: Series, width: int) -> float:
+    """Of the scale, over the points that are shown."""
+    if plot.share:
+        return 1.0
+    return nice_top([value for name, _, _ in plot.curves for value in getattr(series, name)[-2 * width :]])
 
 
 def _now(server: ServerView, name: str) -> float | None:
@@ -104,7 +114,7 @@ def _now(server: ServerView, name: str) -> float | None:
     return figures[name]
 
 
-def _band(drawn: Sequence[Sequence[Sequence[Span]]], width: int, each: int) -> list[Row]:
+def _beside(drawn: Sequence[Sequence[Sequence[Span]]], width: int, each: int) -> list[Row]:
     """Graphs side by side, line by line."""
     rows = []
     for lines in zip(*drawn, strict=True):

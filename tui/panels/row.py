@@ -17,6 +17,8 @@ _NOT_SINGLE = re.compile(
     "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\ufe00-\ufe6f\uff00-\uff60\uffe0-\uffe6\U00010000-\U0010ffff]"
 )
 """Scripts whose characters may take no cell or two: East Asian wide, combining, Indic, emoji."""
+_NUMBER = re.compile(r"\d[\w.,%/]*(?: [KMG]\b)?(?: ?(?:GiB|tok/s|resp/s|ms|µs|s|W|°)(?!\w))?")
+"""A number with its prefix and unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Pen:
         return self.width - self.column
 
     def put(self, text: str, role: Role = "text") -> Pen:
-        return self._add(one_cell_each(text)[: max(0, self.left)], role)
+        return self._add(cut(one_cell_each(text), self.left), role)
 
     def extend(self, spans: Iterable[Span]) -> Pen:
         """Spans that were made here before, and are known to fit."""
@@ -118,7 +120,17 @@ def clip(text: str, width: int) -> str:
 
 def clip_end(text: str, width: int) -> str:
     """Shortened at its end."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+    return text if len(text) <= width else cut(text, width - 1) + "…"
+
+
+def cut(text: str, width: int) -> str:
+    """The first `width` cells; a number that would lose digits or its unit is left out whole."""
+    if len(text) <= width:
+        return text
+    for number in _NUMBER.finditer(text):
+        if number.start() < width < number.end():
+            return text[: number.start()]
+    return text[: max(0, width)]
 
 
 def title_row(number: int, title: str, width: int, look: Look, note: str = "") -> Row:

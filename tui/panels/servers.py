@@ -5,7 +5,7 @@ from __future__ import annotations
 from tui import format as fmt
 from tui.panels.graph import stacked
 from tui.panels.look import Look, Role
-from tui.panels.row import Pen, Row, Span, clip, title_row
+from tui.panels.row import Pen, Row, Span, clip, clip_end, title_row
 from tui.snapshot import Quantiles, Reach, ServerView, Snapshot
 
 FULL_HEIGHT = 5
@@ -77,9 +77,10 @@ def _head(server: ServerView, width: int, look: Look, selected: bool) -> Row:
     _badge(pen, server, look, selected)
     if server.facts.model_name:
         pen.put(clip(server.facts.model_name, max(16, width // 4)), "text").gap(2)
-    pen.put("  ".join(_facts(server)), "dim")
+    for fact in _facts(server):
+        pen.whole((f"{fact}  ", "dim"))
     if server.reach is Reach.STALE:
-        pen.right(f"  stale {fmt.span(server.age_s)}: {server.problem or ''}"[: max(0, pen.left)], "warn")
+        pen.put(clip_end(f"  stale {fmt.span(server.age_s)}: {server.problem or ''}", pen.left), "warn")
     return pen.row(("server", server.url))
 
 
@@ -100,17 +101,17 @@ def _facts(server: ServerView) -> list[str]:
 
 
 def _flow(server: ServerView, width: int) -> Pen:
-    """The rate that matters first: what gets finished."""
+    """Who waits first, then what gets finished: both are still there on the narrowest screen."""
     pool, rates = server.pool, server.rates
     waiting: Role = "waiting" if pool.queued else "text"
     per_minute = None if rates.retractions_per_s is None else rates.retractions_per_s * 60
     pen = Pen(width).gap(4)
     finished = fmt.rate(rates.completion_tokens_per_s)
-    pen.whole(("finished ", "dim"), (f"{finished:>6}", "finished"), (" tok/s ", "dim"))
-    pen.whole((f"{fmt.rate(rates.responses_per_s):>5}", "text"), (" resp/s", "dim"))
-    pen.whole(("  decoding ", "dim"), (f"{fmt.rate(gen_of(server)):>6}", "text"), (" tok/s", "dim"))
+    pen.whole(("waiting ", "dim"), (f"{_int(pool.queued):>4}", waiting))
     pen.whole(("  running ", "dim"), (f"{_int(pool.running):>4}", "running"))
-    pen.whole(("  waiting ", "dim"), (f"{_int(pool.queued):>4}", waiting))
+    pen.whole(("  finished ", "dim"), (f"{finished:>6}", "finished"), (" tok/s", "dim"))
+    pen.whole(("  decoding ", "dim"), (f"{fmt.rate(gen_of(server)):>6}", "text"), (" tok/s", "dim"))
+    pen.whole((f"{fmt.rate(rates.responses_per_s):>7}", "text"), (" resp/s", "dim"))
     pen.whole(("  retracted ", "dim"), (fmt.rate(per_minute), "bad" if per_minute else "text"), ("/min", "dim"))
     if server.tokens_per_joule is not None:
         pen.whole(("  tokens/J ", "dim"), (fmt.rate(server.tokens_per_joule), "text"))
@@ -122,15 +123,15 @@ def _flow(server: ServerView, width: int) -> Pen:
 def _kv(server: ServerView, width: int, look: Look) -> Pen:
     """Figures of fixed width, then the bar, so that the bars of all servers begin in one column."""
     pool = server.pool
-    pen = Pen(width).gap(4).put("KV ", "dim").put(f"{fmt.share(pool.usage_share):>4}", "strong")
-    pen.put(f"{fmt.count(pool.used_tokens):>7}", "kv_used").put(" used", "dim")
-    pen.put(f"{fmt.count(pool.evictable_tokens):>7}", "kv_evictable").put(" evictable of", "dim")
-    pen.put(f"{fmt.count(pool.capacity_tokens):>7}", "text")
+    pen = Pen(width).gap(4).whole(("KV ", "dim"), (f"{fmt.share(pool.usage_share):>4}", "strong"))
+    pen.whole((f"{fmt.count(pool.used_tokens):>7}", "kv_used"), (" used", "dim"))
+    pen.whole((f"{fmt.count(pool.evictable_tokens):>7}", "kv_evictable"), (" evictable", "dim"))
+    pen.whole((" of", "dim"), (f"{fmt.count(pool.capacity_tokens):>7}", "text"))
     if width >= 110:
         pen.put("  each in flight", "dim").put(f"{fmt.count(pool.tokens_in_flight_each):>7}", "text").gap()
     host = _host(server) if width >= HOST_BESIDE_BAR else []
     room = pen.left - 2 - sum(len(text) for text, _ in host)
-    return pen.gap().extend(kv_bar(server, max(6, room), look)).extend(host)
+    return pen.gap().extend(kv_bar(server, room, look)).extend(host) if room >= 6 else pen
 
 
 def kv_bar(server: ServerView, width: int, look: Look) -> list[Span]:
@@ -167,6 +168,7 @@ def _latency(server: ServerView, width: int) -> Pen:
         pen.whole((f"{name} ", "dim"), *_quantiles(told, width))
     if rates.completion_window_s is not None:
         pen.whole((f"over {fmt.span(coarse(rates.completion_window_s))}", "dim"))
+        pen.whole((f", {fmt.count(rates.e2e.count if rates.e2e else None)} responses", "dim"))
     return pen
 
 
@@ -180,7 +182,7 @@ def _quantiles(told: Quantiles | None, width: int) -> list[Span]:
         return [(f"{fmt.UNKNOWN}   ", "dim")]
     shown = [("p50", told.p50_s), ("p90", told.p90_s), ("p99", told.p99_s)]
     if width < 130:
-        del shown[1]
+        del shown[2]
     return [span for name, value in shown for span in ((f"{name} ", "dim"), (f"{fmt.seconds(value):<7} ", "text"))]
 
 
@@ -200,7 +202,7 @@ def _cache(server: ServerView, width: int) -> Pen:
     if rates.eager_share:
         pen.whole(("  eager ", "dim"), (fmt.share(rates.eager_share), "warn"))
     note = _hot(server) or (server.notes[0] if server.notes else "")
-    return pen.put(f"  {note}" if note else "", "dim")
+    return pen.put(clip_end(f"  {note}", pen.left) if note else "", "dim")
 
 
 def _hot(server: ServerView) -> str:
@@ -216,13 +218,14 @@ def _compact(server: ServerView, width: int, look: Look, selected: bool, *, with
     pool, rates = server.pool, server.rates
     pen = Pen(width)
     _badge(pen, server, look, selected)
-    pen.put("finished ", "dim").put(f"{fmt.rate(rates.completion_tokens_per_s):>6}", "finished")
-    pen.put("  decoding ", "dim").put(f"{fmt.rate(gen_of(server)):>6}", "text").put(" tok/s", "dim")
-    pen.put("  run ", "dim").put(f"{_int(pool.running):<4}", "running")
-    pen.put(" wait ", "dim").put(f"{_int(pool.queued):<4}", "waiting" if pool.queued else "text")
+    pen.whole(("waiting ", "dim"), (f"{_int(pool.queued):<4}", "waiting" if pool.queued else "text"))
+    pen.whole((" running ", "dim"), (f"{_int(pool.running):<4}", "running"))
     if with_pool:
-        pen.whole((" KV ", "dim"), (fmt.share(pool.usage_share), "strong"))
-        pen.whole((f" of {fmt.count(pool.capacity_tokens)}", "dim"))
+        pen.whole((" KV ", "dim"), (f"{fmt.share(pool.usage_share):<4}", "strong"))
+    pen.whole((" finished ", "dim"), (fmt.rate(rates.completion_tokens_per_s), "finished"))
+    pen.whole((" tok/s", "dim")).whole(("  decoding ", "dim"), (fmt.rate(gen_of(server)), "text"))
+    if with_pool:
+        pen.whole((f"  of {fmt.count(pool.capacity_tokens)} tokens", "dim"))
     if server.reach is Reach.STALE:
         pen.whole((f"  stale {fmt.span(server.age_s)}", "warn"))
     elif rates.ttft is not None:

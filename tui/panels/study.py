@@ -70,7 +70,7 @@ def _progress(study: StudyView, now_unix_s: float, width: int, look: Look) -> Ro
     for text, role in meter(study.spent_s / study.budget_s if study.budget_s else None, 16, "kv_used", look):
         pen.put(text, role)
     pen.put(f" {fmt.span(study.spent_s)}", "text").put(f" of {fmt.span(study.budget_s)}  ", "dim")
-    pen.put(_stage(study, now_unix_s), "hint")
+    pen.put(clip_end(_stage(study, now_unix_s), pen.left), "hint")
     return pen.row()
 
 
@@ -96,8 +96,8 @@ def _incumbent(study: StudyView, width: int) -> Row:
     if best is None:
         return pen.put("nothing measured yet", "dim").row()
     pen.put(interval(best.completion_rate), "finished").put(" tok/s finished  ", "dim")
-    pen.put(f"{setting(best.setting)} at concurrency {best.concurrency}", "strong")
-    pen.put(f"  (trial {best.trial_id})", "dim")
+    pen.put(clip_end(f"{setting(best.setting)} at concurrency {best.concurrency}", pen.left), "strong")
+    pen.whole((f"  (trial {best.trial_id})", "dim"))
     return pen.row(("trial", str(best.trial_id)))
 
 
@@ -144,7 +144,7 @@ def described(trial: TrialResult) -> str:
 
 def _table(study: StudyView, width: int, room: int, sort: str, selected: str | None, needle: str) -> list[Row]:
     head = Pen(width).put("    # mem-fraction  dtype     HiCache  conc", "dim")
-    head.put("   finished tok/s   headroom  outcome", "dim").right(f"by {sort}", "faint")
+    head.put("   finished tok/s least free  outcome", "dim").right(f"by {sort}", "faint")
     trials = sorted_trials(study, sort, needle)
     first = _first(trials, selected, room - 1)
     rows = [_trial(study, trial, width, selected) for trial in trials[first : first + room - 1]]
@@ -158,7 +158,7 @@ def _first(trials: Sequence[TrialResult], selected: str | None, room: int) -> in
 
 
 def _trial(study: StudyView, trial: TrialResult, width: int, selected: str | None) -> Row:
-    knobs, best = trial.proposal.setting, trial.best_level
+    knobs = trial.proposal.setting
     is_best = study.incumbent is not None and study.incumbent.trial_id == trial.trial_id
     role = "finished" if is_best else STATE_ROLE[trial.state]
     chosen = str(trial.trial_id) == selected
@@ -166,14 +166,23 @@ def _trial(study: StudyView, trial: TrialResult, width: int, selected: str | Non
     fraction = fmt.UNKNOWN if knobs.mem_fraction_static is None else f"{knobs.mem_fraction_static:.3f}"
     pen.put(f"{fraction:>12}  {knobs.kv_cache_dtype:<9.9} {knobs.hicache_size_gb or 'off':>7}", "text")
     pen.put(f"{_concurrency(study, trial):>6}", "text")
-    pen.put(f"{interval(best.completion_rate) if best else fmt.UNKNOWN:>17}", role)
+    pen.put(f"{_finished(study, trial):>17}", role)
     headroom = fmt.UNKNOWN if trial.headroom_min_gib is None else f"{trial.headroom_min_gib:.1f} GiB"
     pen.put(f"{headroom:>11}  ", "text").put(outcome(trial, is_best), role)
     return pen.row(("trial", str(trial.trial_id)))
 
 
+def _finished(study: StudyView, trial: TrialResult) -> str:
+    """The leader's is the verdict's (all its measurements together), as in the line above; else the best level's."""
+    if study.incumbent is not None and study.incumbent.trial_id == trial.trial_id:
+        return interval(study.incumbent.completion_rate)
+    return interval(trial.best_level.completion_rate) if trial.best_level else fmt.UNKNOWN
+
+
 def _concurrency(study: StudyView, trial: TrialResult) -> str:
-    """The best level's, or the one that is being measured."""
+    """The verdict's, the best level's, or the one that is being measured."""
+    if study.incumbent is not None and study.incumbent.trial_id == trial.trial_id:
+        return str(study.incumbent.concurrency)
     if trial.best_level is not None:
         return str(trial.best_level.concurrency)
     stage = study.stage
