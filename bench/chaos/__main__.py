@@ -38,6 +38,8 @@ def study_of(kind: int, output: Path) -> Study:
             "workload": "random:in=800,out=150,cv=0.2",
             "budget": "1h",
             "max_trials": 3,
+            # A study must find what its twin found by itself.
+            "warm_start": False,
             "output": str(output),
         }
     )
