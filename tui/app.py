@@ -131,9 +131,10 @@ class KvtopApp(App[int]):
         yield self._board
 
     def on_mount(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # Left to itself the process would die with the terminal in the alternate screen.
-            asyncio.get_running_loop().add_signal_handler(number, self._leave_by, number)
+        loop = asyncio.get_running_loop()
+        # Left to itself the process would die with the terminal in the alternate screen.
+        loop.add_signal_handler(signal.SIGTERM, self._leave_by, signal.SIGTERM)
+        loop.add_signal_handler(signal.SIGHUP, self._hang_up)
         self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
@@ -145,6 +146,13 @@ class KvtopApp(App[int]):
 
     def _leave_by(self, number: signal.Signals) -> None:
         self.exit(return_code=128 + number)
+
+    def _hang_up(self) -> None:
+        """The terminal is gone. Textual (8.2) would write to it once more when it is shut down and wait for ever: the
+        thread that writes has died of the first attempt.
+        """
+        self._source.stop()
+        os._exit(128 + signal.SIGHUP)
 
     def tick(self) -> None:
         """Take what is due and draw it."""

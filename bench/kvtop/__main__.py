@@ -16,7 +16,7 @@ from bench.figures import figure
 from bench.kvtop.box import WatchedBox, watched_box
 from bench.kvtop.pane import Cost, first_frames, measure
 from bench.kvtop.rivals import rivals
-from bench.kvtop.soak import rss_growth_mib
+from bench.kvtop.soak import soak
 from launcher.exits import say
 
 KVTOP = (sys.executable, "-m", "tui")
@@ -28,12 +28,16 @@ def main() -> None:
     made = argparse.ArgumentParser("bench.kvtop")
     made.add_argument("--seconds", type=float, default=30.0, help="how long each program is watched")
     made.add_argument("--settle", type=float, default=30.0, help="how long before that it is let alone")
-    made.add_argument("--soak-hours", type=float, default=24.0, help="scaled hours of the memory test; 0: none")
+    made.add_argument("--soak-hours", type=float, default=24.0, help="scaled hours of the soak; 0: none")
     args = made.parse_args()
     if shutil.which("tmux") is None:
         sys.exit("bench.kvtop: tmux is not installed")
     with tempfile.TemporaryDirectory(prefix="kvtop-bench-") as folder:
-        report(*run(Path(folder), args.settle, args.seconds), rss_growth_mib(args.soak_hours))
+        costs, once_s = run(Path(folder), args.settle, args.seconds)
+    day = soak(args.soak_hours) if args.soak_hours > 1 else None
+    report(costs, once_s)
+    if day is not None:
+        day.report()
 
 
 def run(directory: Path, settle_s: float, measure_s: float) -> tuple[dict[str, Cost], float]:
@@ -64,14 +68,12 @@ def once_json_s(box: WatchedBox) -> float:
     return statistics.median(seconds)
 
 
-def report(costs: dict[str, Cost], once_s: float, growth_mib: float | None) -> None:
+def report(costs: dict[str, Cost], once_s: float) -> None:
     for name, cost in costs.items():
         suffix = "" if name == "kvtop" else f"_{name}"
         for field, unit in UNITS.items():
             figure(f"{field}{suffix}", getattr(cost, field), unit)
     figure("once_json_s", once_s, "s")
-    if growth_mib is not None:
-        figure("soak_rss_growth_mib", growth_mib, "MiB")
 
 
 if __name__ == "__main__":

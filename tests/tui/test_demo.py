@@ -98,22 +98,19 @@ def rules(snapshot: Snapshot) -> set[str]:
     return {finding.rule for finding in snapshot.findings}
 
 
-def test_a_hung_server_is_told_though_it_answers(tmp_path: Path) -> None:
-    with watching(tmp_path, "--fault", "stuck:240") as until:
-        snapshot = until(lambda seen: "hung" in rules(seen))
-    assert snapshot.servers[0].problem is None
-    assert snapshot.findings[0].rule == "hung"
-
-
-def test_a_slow_gpu_and_a_stranger_are_told_and_rates_are_of_the_simulated_clock(tmp_path: Path) -> None:
+def test_a_slow_gpu_a_stranger_and_then_a_hang_are_told_and_rates_are_of_the_simulated_clock(tmp_path: Path) -> None:
     """The counters' differences agree with the server's own figure, however fast its clock runs."""
 
     def seen_all(seen: Snapshot) -> bool:
         finished = any(s.rates.completion_tokens_per_s and s.pool.gen_tokens_per_s for s in seen.servers)
         return finished and {"slow_gpu", "stranger"} <= rules(seen)
 
-    with watching(tmp_path, "--fault", "slow-gpu:1.5", "--fault", "leftover:3:4") as until:
+    faults = ("--fault", "slow-gpu:1.5", "--fault", "leftover:3:4", "--fault", "stuck:300")
+    with watching(tmp_path, *faults) as until:
         snapshot = until(seen_all)
+        hung = until(lambda seen: "hung" in rules(seen))
+    assert hung.servers[0].problem is None
+    assert hung.findings[0].rule == "hung"
     (server,) = snapshot.servers
     stranger = next(finding for finding in snapshot.findings if finding.rule == "stranger")
     assert stranger.gpu_index == 3

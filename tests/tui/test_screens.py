@@ -112,23 +112,22 @@ def test_without_colour(
 
 
 @pytest.mark.parametrize(
-    "keys", [("question_mark",), ("d",), ("enter",), ("down", "down", "down", "enter"), ("2", "4"), ("slash", "q")]
+    "keys",
+    [("question_mark",), ("d",), ("enter",), ("down", "down", "down", "enter"), ("2", "4"), ("slash", "q"), ("g",)],
 )
 def test_keys(snap_compare: Any, feed: SimpleNamespace, keys: tuple[str, ...]) -> None:
     app = app_of(feed.watched(feed.study_running))
     assert snap_compare(app, terminal_size=(120, 40), run_before=pressing(*keys))
 
 
-@pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 8), (79, 23), (300, 100)])
-async def test_no_size_breaks_it(feed: SimpleNamespace, size: tuple[int, int]) -> None:
+async def test_no_size_breaks_it(feed: SimpleNamespace) -> None:
     app = app_of(feed.watched(feed.study_running))
     async with app.run_test(size=(160, 48)) as pilot:
         await drawn(pilot)
-        await pilot.resize_terminal(*size)
-        await pilot.pause()
-        await pilot.press("d", "down", "escape", "2", "s")
-        await pilot.resize_terminal(160, 48)
-        await pilot.pause()
+        for size in ((1, 1), (20, 5), (40, 8), (79, 23), (300, 100)):
+            await pilot.resize_terminal(*size)
+            await pilot.press("d", "down", "escape", "g", "escape", "2", "s")
+            assert app.size == size
     assert app.return_code in (0, None)
 
 
@@ -142,11 +141,20 @@ async def test_pause_stops_the_figures_and_goes_on(feed: SimpleNamespace) -> Non
         source.interval_s = 0.1
         await pilot.press("plus")
         taken = source.taken
-        await pilot.pause(0.5)
+        await pilot.pause(0.3)
         assert source.taken == taken
+        assert "PAUSED" in text_of(app)
         await pilot.press("p")
-        await pilot.pause(0.5)
-        assert source.taken > taken
+        while source.taken <= taken:
+            await pilot.pause(0.02)
+
+
+async def test_a_paused_replay_still_says_where_it_is(feed: SimpleNamespace) -> None:
+    app = KvtopApp(FedSource(feed.watched(feed.ceiling), replay=True), Settings(), "gpu-box")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await drawn(pilot)
+        await pilot.press("p")
+        assert "PAUSED  replay 0:10 of 1:00 at 1×" in text_of(app)
 
 
 async def test_a_filter_leaves_what_fits(feed: SimpleNamespace) -> None:

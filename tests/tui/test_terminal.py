@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tui.record import Recording
+
 ARGV = ("--no-gpu", "-u", "http://127.0.0.1:9")
 ENTER, LEAVE = b"\x1b[?1049h", b"\x1b[?1049l"
 WITHIN_S = 30.0
@@ -89,6 +91,20 @@ def test_sigterm_gives_the_terminal_back() -> None:
     assert LEAVE in screen.written
 
 
+def test_a_terminal_that_goes_away_takes_it_along(tmp_path: Path) -> None:
+    """An ssh connection that breaks: SIGHUP, and SIGCONT right behind it. The recording is whole."""
+    path = tmp_path / "run.jsonl"
+    with terminal(*ARGV, "--record", str(path)) as screen:
+        screen.read_until(b"cannot be reached")
+    deadline = time.monotonic() + WITHIN_S
+    while (ended := os.waitpid(screen.pid, os.WNOHANG))[0] == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert os.waitstatus_to_exitcode(ended[1]) == 128 + signal.SIGHUP
+    with Recording(path) as recording:
+        assert len(recording) >= 1
+
+
 def test_no_color_sends_no_colours() -> None:
     with terminal(*ARGV, NO_COLOR="1") as screen:
         screen.read_until(b"what binds")
@@ -99,12 +115,10 @@ def test_no_color_sends_no_colours() -> None:
 
 
 def test_a_recording_is_made_while_the_screen_is_watched(tmp_path: Path) -> None:
-    from tui.record import Recording
-
     path = tmp_path / "run.jsonl"
     with terminal(*ARGV, "--interval", "0.2", "--record", str(path)) as screen:
         screen.read_until(b"recording")
-        time.sleep(1.0)
+        time.sleep(0.7)
         screen.press(b"q")
         assert screen.wait() == 0
     with Recording(path) as recording:

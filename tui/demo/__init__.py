@@ -126,7 +126,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Ask, wait, and then end the whole group; it is ours from the first process to the last."""
     process.terminate()
     try:
-        process.wait(3.0)
+        process.wait(0.5)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
