@@ -150,3 +150,10 @@ def test_the_same_study_gives_the_same_page(view):
 def test_a_markdown_table_survives_bars_and_line_ends(view):
     odd = replace(view, model_path="a|b\nc")
     assert "| a\\|b c |" in markdown_page(odd)
+
+
+def test_a_rate_that_is_hardly_known_is_not_to_be_relied_on(view):
+    best = replace(view.incumbent, completion_rate=Interval(188.0, 25.0, 1_389.0))
+    said = advice(replace(view, incumbent=best))
+    assert any(sentence.startswith("Do not rely on it: this rate is hardly known (±363%)") for sentence in said)
+    assert not any("Do not rely" in sentence for sentence in advice(view))

@@ -9,6 +9,7 @@ from typing import Any
 from launcher.failure import Culprit, Direction
 from tuner.journal import StudyView
 from tuner.journal.view import Incumbent, StudyState
+from tuner.progress.words import doubt_words
 from tuner.trial import LevelEnd, LevelResult
 
 FULL_USAGE = 0.9
@@ -52,7 +53,10 @@ def _nothing_measured(view: StudyView) -> Iterator[str]:
 def _after_an_answer(view: StudyView, best: Incumbent) -> Iterator[str]:
     yield f"Use it: {_command(view)} --config {view.asked.get('output', 'best-config.yaml')}"
     yield f"Keep {best.concurrency} requests in flight on the client's side; that is no SGLang flag."
-    if view.clear is False:
+    doubt = doubt_words(best.completion_rate)
+    if doubt is not None:
+        yield f"Do not rely on it: {doubt}."
+    elif view.clear is False:
         yield "The noise cannot tell the two best apart: more budget could, or take the safer one that was exported."
     if best.concurrency >= _bounds(view, "concurrency")[1]:
         yield f"The best concurrency is the highest that was allowed ({best.concurrency}): allow more."
@@ -62,8 +66,7 @@ def _after_an_answer(view: StudyView, best: Incumbent) -> Iterator[str]:
 
 
 def _command(view: StudyView) -> str:
-    real = view.environment.command and not view.simulated
-    return shlex.join(view.environment.command) if real else "python -m sglang.launch_server"
+    return shlex.join(view.environment.command or ("python", "-m", "sglang.launch_server"))
 
 
 def _about(level: LevelResult, view: StudyView) -> Iterator[str]:

@@ -16,6 +16,8 @@ from tuner.journal import StudyView
 from tuner.report.facts import took_s
 from tuner.trial import LevelResult, Setting, TrialResult
 
+HIGHEST_SHARE = 1.4
+"""Of the highest rate: where the axis of rates ends."""
 WIDTH_IN = 4.5
 """Small enough that its letters are still read on a telephone, where the picture is as wide as the screen."""
 CRASH = "tab:red"
@@ -106,6 +108,12 @@ def _bars(axes: Axes, xs: Sequence[float], points: Sequence[Measured], **style: 
     axes.errorbar(xs, ys, yerr=_errors(points), fmt="o", ms=5, capsize=2, **style)  # type: ignore[arg-type]
 
 
+def _scale(axes: Axes, points: Sequence[Measured]) -> None:
+    """From zero to above the highest rate: the bar of a hardly known one must not flatten all others."""
+    highest = max((point.level.completion_rate.value for point in points), default=0.0)
+    axes.set_ylim(0, HIGHEST_SHARE * highest or None)
+
+
 def _progress(view: StudyView) -> Picture | None:
     points, crashes = _measured(view), _crashes(view)
     if not points:
@@ -123,7 +131,7 @@ def _progress(view: StudyView) -> Picture | None:
             )
         axes.set(xlabel="minutes of the study", ylabel="completed tokens/s")
         axes.set_xlim(0, max(view.spent_s / 60, 1e-3))
-        axes.set_ylim(bottom=0)
+        _scale(axes, points)
         axes.legend(fontsize=8, loc="best")
 
     return _drawn("Progress", "Every level as it was measured, and the best so far.", draw)
@@ -157,7 +165,7 @@ def _against(view: StudyView, name: str, read: Callable[[Measured], float | str]
             values = [read(point) for point in group]
             _bars(axes, values, group, color=colour[1], label=colour[0], alpha=0.85)  # type: ignore[arg-type]
         axes.set(xlabel=name, ylabel="completed tokens/s")
-        axes.set_ylim(bottom=0)
+        _scale(axes, points)
         axes.legend(fontsize=8, loc="best")
 
     return _drawn(f"Rate against {name}", "Each point is one level; the bar is its 95% interval.", draw)
@@ -225,7 +233,7 @@ def _timeline(view: StudyView) -> Picture | None:
                 axes.barh(row, seconds / 60, left=begun_min, color=colour, label=name if row == 0 else None)
                 begun_min += seconds / 60
             if trial.failure is not None:
-                axes.plot(begun_min, row, "x", color=CRASH, ms=8, mew=2)
+                axes.plot(begun_min, row, "x", color=CRASH, ms=8, mew=2, clip_on=False)
         axes.set_yticks(range(len(view.trials)), [f"trial {trial.trial_id}" for trial in view.trials])
         axes.invert_yaxis()
         axes.set_xlim(0, max(view.spent_s / 60, begun_min, 1e-3))
@@ -274,7 +282,9 @@ def _memory(view: StudyView) -> Picture | None:
         )
         # A single GPU's bar must not be as wide as the picture.
         axes.set(xlabel="GPU", ylabel="GiB", xticks=list(gpus), xlim=(-0.6, max(len(totals), 4) - 0.4))
-        axes.legend(fontsize=8, loc="lower center", ncols=2)
+        axes.set_axisbelow(True)
+        # Above the bars: they reach to the top.
+        axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
     caption = f"Trial {trial.trial_id}. Weights, KV cache and graphs as the poorest rank's log gave them."
     return _drawn("Memory of each GPU", caption, draw, 3.6)
