@@ -12,6 +12,7 @@ import pytest
 from launcher.errors import MachineError, Unauthorized, Unreachable
 from launcher.gpus import GpuSample
 from launcher.observe.sample import RankSample, ServerSample
+from launcher.server import ServerRecord
 from tui.build import SnapshotBuilder
 from tui.collector import Collector
 from tui.discover import LocalServer, is_sglang
@@ -19,6 +20,7 @@ from tui.frame import Frame, ServerReading
 from tui.polls import ServerPoll, StudyPoll
 from tui.settings import Settings
 from tui.snapshot import Reach
+from tuner.journal import Journal
 
 URL, OTHER = "http://127.0.0.1:1", "http://127.0.0.1:2"
 
@@ -74,14 +76,15 @@ def opened() -> Iterator[Callable[..., Collector]]:
         urls: tuple[str, ...] | None = None,
         gpus: FakeGpus | None = None,
         find: Callable[[], tuple[LocalServer, ...]] = lambda: (),
+        study: Path | None = None,
     ) -> Collector:
-        settings = Settings(urls=tuple(answers) if urls is None else urls, interval_s=0.2)
+        settings = Settings(urls=tuple(answers) if urls is None else urls, interval_s=0.2, study=study)
         collector = Collector(
             settings,
             (lambda _: gpus) if gpus is not None else None,
             open_reader=lambda url, _key, _timeout_s: FakeReader(url, answers[url]),
             find=find,
-            with_study=False,
+            with_study=study is not None,
         )
         made.append(collector)
         collector.start()
@@ -271,3 +274,17 @@ def test_a_server_that_has_ended_leaves_the_screen(monkeypatch: pytest.MonkeyPat
     until(lambda: bool(collector.frame().servers and collector.frame().servers[0].problem))
     until(lambda: not collector.frame().servers)
     collector.stop()
+
+
+def test_a_named_study_shows_its_own_server_and_no_other(opened: Callable[..., Collector], tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path, {"study": {"budget": 60.0}, "model_path": "m", "token": "t"})
+    journal.server_launched(ServerRecord(pid=1, start_time=0.0, pgid=1, token="t", port=2))
+    local = (LocalServer(URL, (10,)), LocalServer(OTHER, (20,)))
+    collector = opened({URL: good, OTHER: good}, urls=(), find=lambda: local, study=tmp_path)
+    collector.wait_first(5)
+    assert [server.url for server in collector.frame().servers] == [OTHER]
+    journal.servers_gone()
+    journal.close()
+    over = opened({URL: good, OTHER: good}, urls=(), find=lambda: local, study=tmp_path)
+    over.wait_first(5)
+    assert over.frame().servers == ()
