@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tuner.workload import load_workload
 from tuner.workload.sample import stratified
+from tuner.workload.spec import parse_spec
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=300), st.integers(1, 400))
@@ -22,6 +23,15 @@ def test_indices_are_distinct_and_as_many_as_there_can_be(pairs: list[tuple[int,
 def test_the_order_is_the_same_for_the_same_seed() -> None:
     first, second = (load_workload("random:in=100,out=100,cv=0.5", seed=4).sample(200) for _ in range(2))
     assert first == second
+
+
+def test_two_seeds_are_one_workload_even_with_heavy_tails() -> None:
+    in_flight = []
+    for seed in range(6):
+        lengths = parse_spec("random:in=100,out=1000,cv=1.5", seed=seed).output_tokens.astype(float)
+        assert lengths.mean() == pytest.approx(1000, rel=0.005)
+        in_flight.append((lengths**2).sum() / lengths.sum())
+    assert in_flight == pytest.approx([3250] * 6, rel=0.05)
 
 
 def test_conversations_come_as_unevenly_as_chance_has_it_and_still_stand_for_all() -> None:
