@@ -31,7 +31,7 @@ PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0", eos_token="w1").
 
 @dataclass(frozen=True, slots=True)
 class ServingJob:
-    """Requests of one length in a closed loop."""
+    """Requests in a closed loop, of one length or spread evenly from a share of it to the whole."""
 
     url: str
     model: str
@@ -40,6 +40,8 @@ class ServingJob:
     input_tokens: int
     output_tokens: int
     stream: bool
+    shortest_share: float = 1.0
+    """The shortest prompt and answer, as a share of the longest."""
 
     def arguments(self, tokenizer: Path, output: Path) -> list[str]:
         named = {
@@ -50,13 +52,14 @@ class ServingJob:
             "dataset-name": "random-ids",
             "random-input-len": self.input_tokens,
             "random-output-len": self.output_tokens,
-            "random-range-ratio": 1.0,
+            "random-range-ratio": self.shortest_share,
             "num-prompts": self.requests,
             "max-concurrency": self.concurrency,
             "output-file": output,
         }
-        switches = ["--tokenize-prompt", "--disable-tqdm", *(() if self.stream else ("--disable-stream",))]
-        return [*(f"--{name}={value}" for name, value in named.items()), *switches]
+        switches = ["--tokenize-prompt", "--disable-tqdm", "--output-details"]
+        whole = () if self.stream else ("--disable-stream",)
+        return [*(f"--{name}={value}" for name, value in named.items()), *switches, *whole]
 
 
 def sglang_python() -> str | None:

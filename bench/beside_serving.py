@@ -1,22 +1,35 @@
-"""Our rate beside `sglang.bench_serving`'s on a real SGLang server, same concurrency and lengths, in one run.
+"""Our rate beside `sglang.bench_serving`'s on a real SGLang server: same concurrency, same requests, in one run.
 
     sh scripts/with-cpu-sglang .venv/bin/python -m bench.beside_serving
 
-Ours, theirs, ours, theirs, ours: a machine that changes its speed meanwhile shows in the spread. Theirs is its
-`output_throughput`, which counts ramp and tail; with constant lengths and whole waves there is next to none of either.
+They take turns, several times, so that a machine that changes its speed meanwhile shows in the spread. The server's
+own counters, read alike during both, are the witness: tokens per second over the middle of each run. Bench_serving's
+`output_throughput` also counts its ramp and its tail, which the witness leaves out.
+
+Two things make another load of what looks like the same, and a last part shows what each is worth:
+- Bench_serving asks for greedy answers (temperature 0). SGLang draws from the distribution unasked, and so do our
+  requests that do not say; on a CPU that takes its time. Here ours ask for greedy answers too.
+- With one length for all, bench_serving's clients start together and so end together, for ever: their prompts share
+  prefill passes, and a pass costs about as much for three short prompts as for one. Our clients start at ages spread
+  evenly, as in the middle of a long run, and a prompt has a pass to itself. Here the lengths vary, as those of real
+  requests do, and ours are those that bench_serving played.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,17 +39,22 @@ from bench.figures import figure
 from bench.load import wait_ready
 from launcher.clock import WallClock
 from launcher.observe.read import ServerReader
+from launcher.observe.sample import ServerSample
 from launcher.ports import free_port
 from tuner.measure.live import ServerDied, measure_level
 from tuner.testbed import LevelLimits
-from tuner.trial import LevelResult
-from tuner.workload import load_workload
+from tuner.workload import Workload, load_workload
 
 MODEL_VARIABLE = "KVTUNE_TINY_LLAMA"
 CONCURRENCY = 8
 INPUT_TOKENS, OUTPUT_TOKENS = 64, 128
-WAVES = 40
-LEVEL_S = 40.0
+SHORTEST_SHARE = 0.5
+REQUESTS = 400
+LEVEL_S = 30.0
+READ_EVERY_S = LEVEL_S / 120
+"""As often as our own level reads the server: reading costs it time, so that both must pay alike."""
+REPETITIONS = 4
+GREEDY = {"temperature": 0.0}
 ENVIRONMENT = {**OFFLINE, "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
 FLAGS = (
     "--device=cpu",
@@ -47,48 +65,158 @@ FLAGS = (
 )
 
 
+Lengths = list[dict[str, int]]
+"""Of the requests of a run, as records of a workload file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A real server on the CPU."""
+
+    python: str
+    url: str
+    log: Path
+
+    def log_size(self) -> int:
+        return self.log.stat().st_size
+
+    def prompts_per_pass(self, since: int) -> float:
+        """Prompts that share a prefill pass, by the log from that size on."""
+        counts = re.findall(rb"Prefill batch.*?#new-seq: (\d+)", self.log.read_bytes()[since:])
+        return float(np.mean([int(count) for count in counts])) if counts else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run of either: its rate, and the server's own over its middle, in tokens per second."""
+
+    who: str
+    rate: float
+    witness: float
+    prompts_per_pass: float
+
+    def show(self) -> None:
+        print(
+            f"{self.who:14}{self.rate:7.1f} tokens/s; by the server's counters {self.witness:7.1f},"
+            f" {self.prompts_per_pass:.2f} prompts a prefill pass",
+            flush=True,
+        )
+
+
 @contextlib.contextmanager
-def real_server(python: str, model: Path) -> Iterator[str]:
-    """The URL of a real server on the CPU, while it lives. It is given a tokenizer, which bench_serving needs."""
+def real_server(python: str, model: Path) -> Iterator[Server]:
+    """A real server while it lives. It is given a tokenizer, which bench_serving needs."""
     url = f"http://127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory() as directory:
-        own = Path(directory) / "model"
+        own, path = Path(directory) / "model", Path(directory) / "log"
         shutil.copytree(model, own)
         make_tokenizer(python, own)
         command = [python, "-m", "sglang.launch_server", f"--model-path={own}", f"--port={url.rpartition(':')[2]}"]
         environment = {**os.environ, **ENVIRONMENT}
-        with (Path(directory) / "log").open("w") as log:
+        with path.open("w") as log:
             process = subprocess.Popen(
                 [*command, *FLAGS], stdout=log, stderr=log, env=environment, start_new_session=True
             )
         try:
             wait_ready(url, process)
-            yield url
+            yield Server(python, url, path)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             process.wait(60)
 
 
-def ours(url: str, seed: int) -> LevelResult:
+def ours(server: Server, lengths: Lengths, seed: int, sampling: Mapping[str, float] = GREEDY) -> Turn:
+    """One level of ours with the lengths that theirs played."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "lengths.jsonl"
+        path.write_text("".join(json.dumps({**sampling, **record}) + "\n" for record in lengths))
+        return level(server, load_workload(path, seed=seed), seed)
+
+
+def level(server: Server, workload: Workload, seed: int) -> Turn:
     """One level of ours."""
-    workload = load_workload(f"random:in={INPUT_TOKENS},out={OUTPUT_TOKENS}", seed=seed)
-    clock, limits = WallClock(), LevelLimits(LEVEL_S, target_share=0.02)
-    with ServerReader(url) as reader:
-        level = measure_level(
-            url, workload, CONCURRENCY, limits, clock, gpus=None, reader=reader, is_dead=lambda: None, seed=seed
+    clock, limits, since = WallClock(), LevelLimits(LEVEL_S, target_share=0.0), server.log_size()
+    seen: list[ServerSample] = []
+    with ServerReader(server.url) as reader:
+        measuring = measure_level(
+            server.url,
+            workload,
+            CONCURRENCY,
+            limits,
+            clock,
+            gpus=None,
+            reader=reader,
+            is_dead=lambda: None,
+            seed=seed,
+            on_moment=lambda moment: seen.append(moment.server) if moment.server else None,
         )
-        result = asyncio.run(level)
+        result = asyncio.run(measuring)
     if isinstance(result, ServerDied):
         raise SystemExit(result.failure.sentence)
-    return result
+    return Turn("ours", result.completion_rate.value, middle_rate(seen), server.prompts_per_pass(since))
 
 
-def theirs(python: str, url: str) -> float:
-    """One run of bench_serving, in completion tokens per second."""
-    requests = WAVES * CONCURRENCY
-    job = ServingJob(url, "default", requests, CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, stream=True)
-    return float(str(run_bench_serving(python, job)["output_throughput"]))
+def theirs(server: Server, job: ServingJob) -> tuple[Turn, Lengths]:
+    """One run of bench_serving, and the lengths that it played."""
+    since = server.log_size()
+    with witness(server.url) as seen:
+        found = run_bench_serving(server.python, job)
+    rate = float(str(found["output_throughput"]))
+    lengths = zip(json.loads(str(found["input_lens"])), json.loads(str(found["output_lens"])), strict=True)
+    turn = Turn("bench_serving", rate, middle_rate(seen), server.prompts_per_pass(since))
+    return turn, [{"prompt_tokens": prompt, "output_tokens": answer} for prompt, answer in lengths]
+
+
+@contextlib.contextmanager
+def witness(url: str) -> Iterator[list[ServerSample]]:
+    """Reads the server meanwhile."""
+    seen: list[ServerSample] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        with ServerReader(url) as reader:
+            while not over.wait(READ_EVERY_S):
+                seen.append(reader.read())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+
+
+def middle_rate(seen: Sequence[ServerSample]) -> float:
+    """Tokens per second by the counters, over the middle four fifths of the time in which they grow.
+
+    An answer's first token comes from its prefill, which the decode counter leaves out.
+    """
+    points = [(each.taken_s, (each.totals.decoded_tokens or 0.0) + (each.totals.finished_requests or 0.0))
+              for each in seen]  # fmt: skip
+    busy = [point for point in points if points[0][1] < point[1] < points[-1][1]]
+    cut = len(busy) // 10
+    (began_s, before), (ended_s, after) = busy[cut], busy[-1 - cut]
+    return (after - before) / (ended_s - began_s)
+
+
+def take_turns(server: Server, job: ServingJob, repetitions: int) -> tuple[list[Turn], list[Turn], Lengths]:
+    """Theirs and ours by turns, and the lengths that both played."""
+    us: list[Turn] = []
+    them: list[Turn] = []
+    lengths: Lengths = []
+    for seed in range(repetitions):
+        turn, lengths = theirs(server, job)
+        them.append(turn)
+        turn.show()
+        us.append(ours(server, lengths, seed))
+        us[-1].show()
+    return us, them, lengths
+
+
+def median(turns: Sequence[Turn], name: str) -> float:
+    return float(np.median([getattr(turn, name) for turn in turns]))
 
 
 def main() -> int:
@@ -96,18 +224,22 @@ def main() -> int:
     if python is None or not model:
         print(f"left out: {PYTHON_VARIABLE} and {MODEL_VARIABLE} name no SGLang (see scripts/with-cpu-sglang)")
         return 0
-    rates: dict[str, list[float]] = {"ours": [], "theirs": []}
-    with real_server(python, Path(model)) as url:
-        for turn in range(5):
-            if turn % 2:
-                rates["theirs"].append(theirs(python, url))
-                print(f"bench_serving {rates['theirs'][-1]:7.1f} tokens/s", flush=True)
-                continue
-            result = ours(url, turn)
-            rate = result.completion_rate
-            rates["ours"].append(rate.value)
-            print(f"ours          {rate.value:7.1f} tokens/s, {rate.low:.1f} to {rate.high:.1f}", flush=True)
-    figure("rate_to_bench_serving_share", float(np.mean(rates["ours"]) / np.mean(rates["theirs"])), "share")
+    with real_server(python, Path(model)) as server:
+        alike = ServingJob(server.url, "default", REQUESTS, CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, stream=True)
+        varied = replace(alike, shortest_share=SHORTEST_SHARE)
+        theirs(server, varied)  # what the first requests of a server pay is nobody's
+        print(f"greedy answers of {round(OUTPUT_TOKENS * SHORTEST_SHARE)} to {OUTPUT_TOKENS} tokens:", flush=True)
+        us, them, lengths = take_turns(server, varied, REPETITIONS)
+        print("the same, drawn from the distribution:", flush=True)
+        ours(server, lengths, REPETITIONS, sampling={}).show()
+        print(f"greedy answers of {OUTPUT_TOKENS} tokens all:", flush=True)
+        take_turns(server, alike, 1)
+    for name, turns in (("bench_serving", them), ("ours", us)):
+        print(f"median {name:14}{median(turns, 'rate'):7.1f} tokens/s; by counters {median(turns, 'witness'):7.1f}")
+    print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
+    figure("rate_to_bench_serving_share", median(us, "rate") / median(them, "rate"), "share")
+    figure("rate_to_counters_share", median(us, "rate") / median(us, "witness"), "share")
+    figure("counters_to_bench_serving_counters_share", median(us, "witness") / median(them, "witness"), "share")
     return 0
 
 
