@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SCATTER_FROM = 120
 """Columns from which there is room for the points beside the table."""
+TABLE_CELLS = 84
+"""The table with an outcome of two or three words."""
 STATE_ROLE: dict[TrialState, Role] = {
     TrialState.RUNNING: "hint",
     TrialState.MEASURED: "text",
@@ -51,7 +53,7 @@ def study_rows(
     room = height - len(rows)
     if room < 2:
         return rows[:height]
-    aside = width // 3 if width >= SCATTER_FROM else 0
+    aside = min(width // 3, width - TABLE_CELLS - 4) if width >= SCATTER_FROM else 0
     table = _table(study, width - aside - (4 if aside else 0), room, sort, selected, needle)
     points = scatter(study, aside, room, look) if aside else []
     return (rows + _beside(table, points, width - aside, width))[:height]
