@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from tuner.errors import StudyFileError
 
 CLOSING_S = 65.0
 """Kept at the end for the last drain, stop and export: draining may take a minute, a stop took 8-12 s on an H200."""
+CLOSING_WALL_S = 1.0
+"""What a faster clock does not shorten of it: ending processes, the last fit and the files take the machine's time."""
 LEAST_LEVEL_S = 20.0
 """A level shorter than this cannot show a steady state anywhere."""
 LEVELS_PER_BUDGET = 12
@@ -66,7 +69,7 @@ class Budget:
     @property
     def usable_s(self) -> float:
         """What a trial may still take: the closing time is not to be had."""
-        return self.remaining_s - closing_s(self.total_s)
+        return self.remaining_s - closing_s(self.total_s, self.clock.speed)
 
     def level_s(self) -> float:
         """The hard limit of a level that begins now, ramp-up and drain inside."""
@@ -82,6 +85,7 @@ def longest_level_s(total_s: float) -> float:
     return max(LEAST_LEVEL_S, total_s / LEVELS_PER_BUDGET)
 
 
-def closing_s(total_s: float) -> float:
+def closing_s(total_s: float, speed: float = 1.0) -> float:
     """Study seconds kept for the last drain, stop and export: a tenth of a small budget at most."""
-    return min(CLOSING_S, total_s / 10)
+    own_s = CLOSING_WALL_S * (speed - 1.0) if math.isfinite(speed) else 0.0
+    return min(CLOSING_S + own_s, total_s / 10)

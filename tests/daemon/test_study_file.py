@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from launcher.errors import UsageError
 from launcher.simulated.presets import load_preset
-from tuner.budget import Budget, parse_duration, words
+from tuner.budget import Budget, closing_s, parse_duration, words
 from tuner.errors import StudyFileError, WorkloadError
 from tuner.study_file import Study, build_study, read_study_file
 from tuner.trial import Setting
@@ -206,6 +206,13 @@ def test_a_budget_counts_what_earlier_runs_spent_and_not_what_the_user_paused(st
     assert budget.remaining_s == 5_900.0
     assert budget.level_s() == 600.0
     assert Budget(120.0, 100.0, clock, clock.now_s()).level_s() == 8.0
+
+
+def test_a_faster_clock_keeps_the_wall_time_that_it_cannot_shorten():
+    assert closing_s(7_200.0, 1.0) == closing_s(7_200.0) == 65.0
+    assert closing_s(7_200.0, 61.0) == 125.0
+    assert closing_s(600.0, 61.0) == 60.0
+    assert closing_s(7_200.0, float("inf")) == 65.0
 
 
 def test_the_beginning_of_a_knob_is_not_a_flag_of_its_own() -> None:
