@@ -10,6 +10,7 @@ help:  ## what can be made here
 $(BIN)/.ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("kvtune needs Python 3.11 or newer; set PYTHON=" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
+	@echo "installing what kvtune needs into $(VENV): a few minutes, once" >&2
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[dev]'
 	touch $@
 
