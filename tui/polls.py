@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 RETRY_AT_MOST_S = 5.0
 DISCOVER_EVERY_S = 5.0
 STUDY_EVERY_S = 2.0
-DEAR_GPU_EVERY_S = 2.0
-"""Utilisation, power and processes cost about 5 ms a GPU (NVML on an H200); memory 0.1 ms."""
+GPU_EVERY_S = 2.0
+"""At most: a reading costs about 5 ms a GPU (NVML on an H200), and none of its figures tells more twice as often."""
 
 
 class SampleReader(Protocol):
@@ -118,7 +118,7 @@ class ServerPoll:
 
 
 class GpuPoll:
-    """The newest samples of all GPUs; the dear figures are refreshed less often than the memory."""
+    """The newest samples of all GPUs."""
 
     def __init__(self, open_reader: OpenGpus, source: str | None, interval_s: Callable[[], float]) -> None:
         self.samples: tuple[GpuSample, ...] = ()
@@ -129,26 +129,20 @@ class GpuPoll:
         self._source = source
         self._readers: dict[str | None, GpuReader] = {}
         self._interval_s = interval_s
-        self._dear_at = float("-inf")
         self._names: dict[int, str | None] = {}
 
     def step(self) -> float:
         began = time.monotonic()
-        memory_only = began - self._dear_at < DEAR_GPU_EVERY_S - 0.1
         try:
-            samples = self._reader(self._source).read(memory_only=memory_only)
+            samples = self._reader(self._source).read()
             if not samples and self.simulated is not None:
-                samples = self._reader(self.simulated).read(memory_only=memory_only)
+                samples = self._reader(self.simulated).read()
         except LauncherError as error:
             self.problem = str(error)
             return self._interval_s()
-        if memory_only:
-            samples = _with_new_memory(self.samples, samples)
-        else:
-            self._dear_at = began
-            samples = self._with_names(samples)
-        self.samples, self.problem = samples, None
-        return max(0.05, self._interval_s() - (time.monotonic() - began))
+        self.samples, self.problem = self._with_names(samples), None
+        every_s = max(GPU_EVERY_S, self._interval_s()) if samples else self._interval_s()
+        return max(0.05, every_s - (time.monotonic() - began))
 
     def fail(self, sentence: str) -> None:
         self.samples, self.problem = (), sentence
@@ -173,21 +167,6 @@ class GpuPoll:
             replace(gpu, processes=tuple(replace(p, name=p.name or self._names.get(p.pid)) for p in gpu.processes))
             for gpu in samples
         )
-
-
-def _with_new_memory(old: tuple[GpuSample, ...], new: tuple[GpuSample, ...]) -> tuple[GpuSample, ...]:
-    """The old figures with the memory of now; a set of GPUs that has changed is taken as it is."""
-    if [gpu.index for gpu in old] != [gpu.index for gpu in new]:
-        return new
-    return tuple(
-        replace(
-            before,
-            memory_total_bytes=now.memory_total_bytes,
-            memory_used_bytes=now.memory_used_bytes,
-            lost=now.lost,
-        )
-        for before, now in zip(old, new, strict=True)
-    )
 
 
 class StudyPoll:

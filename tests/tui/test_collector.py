@@ -17,7 +17,7 @@ from tui.build import SnapshotBuilder
 from tui.collector import Collector
 from tui.discover import LocalServer, is_sglang
 from tui.frame import Frame, ServerReading
-from tui.polls import ServerPoll, StudyPoll
+from tui.polls import GpuPoll, ServerPoll, StudyPoll
 from tui.settings import Settings
 from tui.snapshot import Reach
 from tuner.journal import Journal
@@ -43,10 +43,9 @@ class FakeReader:
 @dataclass
 class FakeGpus:
     answers: Iterator[tuple[GpuSample, ...] | Exception]
-    asked: list[bool] = field(default_factory=list)
 
     def read(self, *, memory_only: bool = False) -> tuple[GpuSample, ...]:
-        self.asked.append(memory_only)
+        del memory_only
         answer = next(self.answers)
         if isinstance(answer, Exception):
             raise answer
@@ -147,14 +146,13 @@ def test_servers_of_this_machine_are_found_and_watched(opened: Callable[..., Col
     assert collector.frame().servers[0].pids == (11, 12)
 
 
-def test_the_dear_figures_of_gpus_are_kept_between_their_readings(opened: Callable[..., Collector]) -> None:
-    full = GpuSample(0, "x", memory_total_bytes=100, memory_used_bytes=50, power_w=400.0)
-    lean = GpuSample(0, "x", memory_total_bytes=100, memory_used_bytes=60)
-    gpus = FakeGpus(iter([(full,), *[(lean,)] * 500]))
-    collector = opened({}, gpus=gpus)
-    until(lambda: bool(collector.frame().gpus) and collector.frame().gpus[0].memory_used_bytes == 60)
-    assert collector.frame().gpus[0].power_w == 400.0
-    assert gpus.asked[:2] == [False, True]
+@pytest.mark.parametrize(("interval_s", "least_s", "most_s"), [(0.2, 1.5, 2.0), (1.0, 1.5, 2.0), (5.0, 4.5, 5.0)])
+def test_gpus_are_read_rarely_and_sooner_while_there_are_none(interval_s: float, least_s: float, most_s: float) -> None:
+    gpus = FakeGpus(iter([(), (GpuSample(0, "x"),)]))
+    poll = GpuPoll(lambda _: gpus, None, lambda: interval_s)
+    assert poll.step() <= interval_s
+    assert least_s < poll.step() <= most_s
+    assert poll.samples
 
 
 def test_a_simulated_servers_gpus_are_shown_where_there_are_no_others() -> None:
