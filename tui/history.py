@@ -45,7 +45,7 @@ class History:
                 self._seen[place] += 1
 
     def series(self) -> Series:
-        """The same object until the next bucket is over, so that drawings of it can be kept."""
+        """The same object until two more buckets are over, so that drawings of it can be kept."""
         return self._series
 
     def _close(self, buckets: int) -> None:
@@ -57,9 +57,11 @@ class History:
             if len(values) > KEPT + 256:
                 del values[: len(values) - KEPT]
             self._sums[place], self._seen[place] = 0.0, 0
-        tails = {name: tuple(values[-SHOWN:]) for name, values in self._values.items()}
         last = (self._bucket or 0) + buckets - 1
-        self._series = Series(**tails, step_s=self.step_s, last_bucket=last)
+        if last % 2 == 1:
+            # A cell of a graph holds two buckets: it is drawn when it is full.
+            tails = {name: tuple(values[-SHOWN:]) for name, values in self._values.items()}
+            self._series = Series(**tails, step_s=self.step_s, last_bucket=last)
 
 
 STEADY_WINDOW_S = 15.0

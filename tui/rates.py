@@ -8,6 +8,7 @@ every decode step.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -152,12 +153,8 @@ class RateTracker:
 
     def _at_least(self, now_s: float, window_s: float) -> Mark:
         """The newest mark that is `window_s` old, or the oldest there is."""
-        chosen = self._marks[0]
-        for mark in self._marks:
-            if now_s - mark.at_s < window_s:
-                break
-            chosen = mark
-        return chosen
+        later = bisect_right(self._marks, now_s - window_s, key=lambda mark: mark.at_s)
+        return self._marks[max(0, later - 1)]
 
     def _completion_window_s(self, new: Mark) -> float:
         oldest = with_unborn(self._marks[0], new)

@@ -222,7 +222,8 @@ async def _watch(app: KvtopApp, day: ScaledDay, until_tick: int) -> None:
 
 def _judged(snapshot: Snapshot, day: ScaledDay, first_hour_mib: float) -> Soak:
     due_s = BEGIN_UNIX_S + day.ticks
-    bucket = math.floor(due_s / STEP_S) - 1
+    over = math.floor(due_s / STEP_S) - 1
+    bucket = over if over % 2 == 1 else over - 1
     pairs = list(zip(snapshot.servers, day.engines, strict=True))
     errors = [abs((server.totals.generation_tokens or 0.0) - engine.finished_tokens) for server, engine in pairs]
     rates = [abs(shown / engine.decoded - 1) for shown, (_, engine) in zip(day.shown_decoded, pairs, strict=True)]
