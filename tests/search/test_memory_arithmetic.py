@@ -241,3 +241,22 @@ def test_a_pinned_pool_caps_every_setting() -> None:
     setting = Setting(0.85, "bfloat16")
     assert learn_memory(prior, ()).predict(setting).tokens == pytest.approx(100_000)
     assert learn_memory(free, ()).predict(setting).tokens > 100_000
+
+
+@pytest.mark.parametrize("cap", [1024, 4096])
+def test_a_capped_pool_that_surely_fits_is_not_doubted(cap: int) -> None:
+    """A CPU's free memory differs from start to start by more than a small pool takes; the cap decides, not that."""
+    shown = [
+        MemorySeen(
+            before_weights_gib=before, weights_gib=0.0, kv_cache_gib=0.0, capacity_tokens=1024, headroom_gib=left
+        )
+        for before, left in ((16.41, 16.4), (18.25, 18.24))
+    ]
+    history = [measured(Setting(0.05, "bfloat16", 0, {"max-total-tokens": 1024}), seen) for seen in shown]
+    model = learn_memory(MemoryPrior(shortest_pool_tokens=266), history)
+    predicted = model.predict(Setting(0.05, "bfloat16", 0, {"max-total-tokens": cap}))
+    assert predicted.tokens == pytest.approx(cap)
+    assert predicted.tokens_sd < 0.05 * cap
+    assert predicted.survival_probability > 0.95
+    too_small = model.predict(Setting(0.05, "bfloat16", 0, {"max-total-tokens": 128}))
+    assert too_small.survival[Stage.KV_POOL] == 0.0

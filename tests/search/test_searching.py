@@ -12,6 +12,7 @@ import pytest
 from launcher.failure import Culprit, Direction, Failure, Kind, Stage
 from tuner.memory import MemoryPrior, ModelGeometry
 from tuner.search import Searcher, SearchOptions
+from tuner.search.levels import is_full
 from tuner.space import Space
 from tuner.trial import Minutes, Purpose, Setting, TrialResult, TrialState
 
@@ -136,6 +137,27 @@ def test_infrastructure_failures_change_nothing(toy) -> None:
     assert again is not None
     assert again.setting == proposal.setting
     assert "no fault of the configuration" in search.verdict([*history, broken]).explanation
+
+
+def test_five_minutes_are_enough_for_a_tiny_model_on_a_cpu() -> None:
+    tiny = replace(DENSE, weights_bytes=4e5)
+    prior = MemoryPrior(tiny, None, captures_graphs=False)
+    short = Searcher(Space(0.05, concurrency=(2, 16)), prior=prior, options=SearchOptions(expected_level_s=25.0))
+    assert short.propose([], 270) is not None
+    assert short.propose([], 60) is None
+    big = Searcher(
+        Space(0.85), prior=MemoryPrior(DENSE, 95.6, 8), options=SearchOptions(expected_level_s=25, probes=False)
+    )
+    assert big.propose([], 270) is None
+
+
+def test_a_pool_without_room_for_another_request_is_full(toy) -> None:
+    level = replace(
+        toy.level(Setting(0.85, "bfloat16"), 16), queued_requests=6.0, running_requests=7.0, token_usage_share=0.75
+    )
+    assert not is_full(level)
+    assert is_full(level, longest_share=266 / 1024)
+    assert not is_full(replace(level, queued_requests=0.0), longest_share=266 / 1024)
 
 
 def test_levels_climb_and_stop_at_a_full_pool(toy) -> None:

@@ -212,6 +212,7 @@ def _prior(world: World) -> MemoryPrior:
         tp_size=study.tp_size,
         chunk_tokens=_pinned_number(study, "chunked-prefill-size"),
         graph_batch=_graph_batch(study),
+        captures_graphs=study.flags.get("device") != "cpu" and not study.flags.get("disable-cuda-graph"),
         max_total_tokens=_pinned_number(study, "max-total-tokens"),
         host=_host(world),
         shortest_pool_tokens=shape_of(world.workload.sample(512)).longest_request_tokens,

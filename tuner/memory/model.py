@@ -100,11 +100,20 @@ class MemoryModel:
 
     def pool_gib(self, setting: Setting) -> float:
         """The KV pool per rank: f * B - W, or what --max-total-tokens allows."""
-        pool = self.fraction(setting) * self.before_gib.mean - self.weights_gib.mean
+        return min(self.room(setting).mean, self.cap_gib(setting))
+
+    def room(self, setting: Setting) -> Belief:
+        """f * B - W: what the fraction leaves for the pool, whatever caps it, in GiB."""
+        fraction = self.fraction(setting)
+        mean = fraction * self.before_gib.mean - self.weights_gib.mean
+        return Belief(mean, math.hypot(fraction * self.before_gib.sd, self.weights_gib.sd))
+
+    def cap_gib(self, setting: Setting) -> float:
+        """What --max-total-tokens allows the pool to be; infinite without one."""
         cap = setting.flags.get("max-total-tokens", self.prior.max_total_tokens)
-        if isinstance(cap, int):
-            return min(pool, cap * self.bytes_per_token(setting.kv_cache_dtype)[0] / GIB)
-        return pool
+        if not isinstance(cap, int):
+            return math.inf
+        return cap * self.bytes_per_token(setting.kv_cache_dtype)[0] / GIB
 
     @property
     def largest_graph_batch(self) -> int:
@@ -143,21 +152,22 @@ class MemoryModel:
         fraction = self.fraction(setting)
         slack_sd = (1 - fraction) * self.before_gib.sd
         headroom_sd = float((slack_sd**2 + overhead.sd**2) ** 0.5)
-        pool_sd = float(((fraction * self.before_gib.sd) ** 2 + self.weights_gib.sd**2) ** 0.5)
+        room, cap = self.room(setting), self.cap_gib(setting)
+        # A cap that the room surely holds is exact: nothing that is unknown of B or W moves it.
+        pool_sd = room.sd * (1 - _chance_above(room.mean, room.sd, cap)) if cap < math.inf else room.sd
         share_sd = 0.002 if seen else UNSEEN_TOKENS_SHARE_SD
         return MemoryPrediction(
             tokens=tokens,
             tokens_sd=pool_sd * GIB / token_bytes + share_sd * tokens,
             headroom_gib=headroom,
             headroom_sd_gib=headroom_sd,
-            survival=self._survival(setting, pool, pool_sd, headroom, headroom_sd, token_bytes),
+            survival=self._survival(setting, pool, headroom, headroom_sd, token_bytes),
         )
 
     def _survival(
         self,
         setting: Setting,
         pool_gib: float,
-        pool_sd_gib: float,
         headroom_gib: float,
         headroom_sd_gib: float,
         token_bytes: float,
@@ -168,12 +178,13 @@ class MemoryModel:
         first = self.transient_gib.chance_below(headroom_gib, step_sd_gib, scale * FIRST_CHUNK_SHARE)
         loaded = self.transient_gib.chance_below(headroom_gib, step_sd_gib, scale)
         shortest_gib = self.prior.shortest_pool_tokens * token_bytes / GIB
+        room, holds_longest = self.room(setting), self.cap_gib(setting) >= shortest_gib
         room_gib = self.before_gib.mean - self.weights_gib.mean
         room_sd_gib = float((self.before_gib.sd**2 + self.weights_gib.sd**2) ** 0.5)
         device_pool_gb = pool_gib * GIB / GB
         return {
             Stage.WEIGHTS: _chance_above(room_gib, room_sd_gib, 0.0),
-            Stage.KV_POOL: _chance_above(pool_gib, pool_sd_gib, shortest_gib),
+            Stage.KV_POOL: _chance_above(room.mean, room.sd, shortest_gib) if holds_longest else 0.0,
             Stage.GRAPH_CAPTURE: captured,
             Stage.HOST_POOL: host_survival(
                 setting.hicache_size_gb, self.prior.host, self.host_seen, device_pool_gb=device_pool_gb

@@ -54,7 +54,8 @@ def next_level(knowledge: Knowledge, setting: Setting, done: Sequence[LevelResul
     `knowledge` includes `done`. Levels climb: at most LARGEST_CLIMB times what this server has carried.
     """
     carried = {level.concurrency for level in done}
-    reach = min(max(carried) * LARGEST_CLIMB, *map(_useful_up_to, done), math.inf)
+    useful = (_useful_up_to(level, _longest_share(knowledge, setting)) for level in done)
+    reach = min(max(carried) * LARGEST_CLIMB, *useful, math.inf)
     open_rungs = [rung for rung in knowledge.ladder() if rung not in carried and rung <= reach]
     if not open_rungs or len(done) >= _most_levels(knowledge) or knowledge.rate is None:
         return None
@@ -64,21 +65,33 @@ def next_level(knowledge: Knowledge, setting: Setting, done: Sequence[LevelResul
     return open_rungs[best] if float(gain[best]) >= LEVEL_GAIN else None
 
 
+def _longest_share(knowledge: Knowledge, setting: Setting) -> float:
+    """The share of the pool that the longest request takes; nothing is known of either by a black box."""
+    if knowledge.options.black_box:
+        return 0.0
+    return knowledge.prior.shortest_pool_tokens / knowledge.tokens(setting)
+
+
 def _most_levels(knowledge: Knowledge) -> int:
     """A black box always sees something to gain in another level; after its first start two must do."""
     explored = {point.trial_id for point in knowledge.real_points}
     return 2 if knowledge.options.black_box and len(explored) > 1 else knowledge.options.most_levels
 
 
-def is_full(level: LevelResult) -> bool:
-    """The pool is full and clients wait: more of them would only make the queue longer."""
+def is_full(level: LevelResult, longest_share: float = 0.0) -> bool:
+    """The pool is full and clients wait: more of them would only make the queue longer.
+
+    Full is also a pool without room for one more whole request (`longest_share` of its tokens): SGLang admits none of
+    which it cannot keep all, so that a pool of a few requests never shows a high usage.
+    """
     waiting = (level.queued_requests or 0.0) >= QUEUE_SHARE * level.concurrency
-    return level.end is LevelEnd.QUEUE_ONLY or (waiting and (level.token_usage_share or 0.0) >= FULL_USAGE)
+    taken = (level.token_usage_share or 0.0) + longest_share
+    return level.end is LevelEnd.QUEUE_ONLY or (waiting and taken >= FULL_USAGE)
 
 
-def _useful_up_to(level: LevelResult) -> float:
+def _useful_up_to(level: LevelResult, longest_share: float) -> float:
     """Once the pool is full, every rung above what runs shows the same rate and a longer or shorter queue."""
-    if not is_full(level):
+    if not is_full(level, longest_share):
         return math.inf
     return 1.1 * (level.running_requests or level.concurrency)
 

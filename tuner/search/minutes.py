@@ -15,8 +15,9 @@ from tuner.trial import Purpose, Setting, TrialResult
 PIN_S_PER_GB = 0.8
 """Pinning a HiCache host pool: 20 GB in 12 s, 90 GB in 83 s, per rank (H200)."""
 STOP_AND_CLEAN_S = 30.0
-DUMMY_START_S = 70.0
-"""An H200 start without reading weights: imports, pools and decode graphs."""
+IMPORT_S, GRAPHS_S = 35.0, 35.0
+"""An H200 start without reading weights: Python's imports (33 s cold) with the pools, and decode graphs. A CPU, and a
+server told so, captures none."""
 READ_BYTES_PER_S = 2e9
 """Weights from a disk that is not in the page cache yet."""
 UNKNOWN_READING_S = 120.0
@@ -57,9 +58,10 @@ def learn_minutes(history: Sequence[TrialResult], options: SearchOptions, prior:
     without_weights = [_start_s(trial) - _weights_s(trial) for trial in started]
     levels = [level.spent_s for trial in history if not _is_probe(trial) for level in trial.levels]
     ends = [trial.minutes.clean_slate_s + trial.minutes.stop_s for trial in started]
+    empty_s = IMPORT_S + (GRAPHS_S if prior.captures_graphs else 0.0)
     return MinutesModel(
-        start_s=_median(real, options.expected_start_s or DUMMY_START_S + _reading_s(prior)),
-        dummy_start_s=_median(dummy or without_weights, DUMMY_START_S),
+        start_s=_median(real, options.expected_start_s or empty_s + _reading_s(prior)),
+        dummy_start_s=_median(dummy or without_weights, empty_s),
         level_s=_median(levels, options.expected_level_s),
         stop_and_clean_s=_median(ends, STOP_AND_CLEAN_S),
     )
