@@ -62,7 +62,11 @@ def plan(
             row.weakest_stage.value.replace("_", " "),
         )
     console().print(table)
-    exits.say("computed, not measured; ± is two standard deviations")
+    exits.say(
+        "computed, not measured; ± is two standard deviations. survives: the chance that a start and its load leave "
+        "more headroom than the worst prefill step takes, which without a log of a start is hardly known; weakest at: "
+        "where it would most likely die"
+    )
 
 
 @click.command()
