@@ -293,3 +293,18 @@ def test_black_box_uses_no_physics(toy) -> None:
     assert best is not None
     first = max(toy.rate(history[0].proposal.setting, level.concurrency) for level in history[0].levels)
     assert toy.rate(best.setting, best.concurrency) > first
+
+
+def test_black_box_steps_towards_a_death_from_the_safe_side(toy) -> None:
+    """What died with one dtype is believed of the others: no step goes past the middle between what lived and died."""
+    search = searcher(black_box=True)
+    history = toy.study(search, budget_s=12_000)
+    for count, trial in enumerate(history):
+        before = history[:count]
+        lived = [one.proposal.setting.mem_fraction_static for one in before if one.failure is None]
+        died = [one.proposal.setting.mem_fraction_static for one in before if one.failure is not None]
+        fraction = trial.proposal.setting.mem_fraction_static
+        if lived and died:
+            assert fraction <= max(lived) + 0.5 * (min(died) - max(lived))
+        elif lived:
+            assert fraction <= max(0.85, *lived) + 0.04

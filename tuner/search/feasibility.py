@@ -41,13 +41,17 @@ class PhysicalFeasibility:
 
 
 class BareFeasibility:
-    """Two boundaries per family of settings, each between what lived and what died; their direction is evidence."""
+    """Two boundaries for each choice of flags, each between what lived and what died; their direction is evidence.
+
+    KV dtype and HiCache are left out on purpose: the fraction bounds what is taken whatever it is filled with, and
+    too few trials are left to split them further.
+    """
 
     def __init__(self, trials: Sequence[TrialResult]) -> None:
         self._trials = tuple(trials)
 
     def outlook(self, setting: Setting) -> Outlook:
-        alike = [trial for trial in self._trials if _alike(trial.proposal.setting, setting)]
+        alike = [trial for trial in self._trials if trial.proposal.setting.flags == setting.flags]
         lived = [_fraction(trial.proposal.setting) for trial in alike if trial.failure is None]
         fraction = _fraction(setting)
         host = [trial for trial in alike if trial.failure and trial.failure.hicache_direction is Direction.DOWN]
@@ -78,11 +82,6 @@ class BareFeasibility:
 
 def _fraction(setting: Setting) -> float:
     return 0.85 if setting.mem_fraction_static is None else setting.mem_fraction_static
-
-
-def _alike(one: Setting, other: Setting) -> bool:
-    """HiCache is left out on purpose: it takes host memory, and too few trials are left to split them further."""
-    return one.kv_cache_dtype == other.kv_cache_dtype and one.flags == other.flags
 
 
 def _died(trials: Sequence[TrialResult], direction: Direction) -> list[float]:

@@ -21,8 +21,9 @@ class SearchOptions:
     """Keep part of the budget to measure incumbent and runner-up again."""
     least_survival: float = 0.95
     """No start is proposed whose chance of surviving every stage is lower, while a better one exists."""
-    bare_survival: float = 0.5
-    """The same for a black box, which must go beyond what it has seen to find anything."""
+    bare_survival: float = 0.62
+    """The same for a black box, which must go beyond what it has seen to find anything: 0.03 of a fraction at a time
+    at first, and two fifths of the way to a death after one."""
     until_gain_below: float = 0.007
     """Stop exploring when the best expected improvement falls below this share of the incumbent."""
     most_levels: int = 4
