@@ -27,8 +27,24 @@ class ServerConfig:
     @property
     def tp_size(self) -> int:
         """Tensor-parallel ranks; SGLang's default is 1 (`--tp-size`, alias `--tensor-parallel-size`, `--tp`)."""
-        for name in ("tp-size", "tensor-parallel-size", "tp"):
-            value = self.flags.get(name)
-            if isinstance(value, int):
-                return value
-        return 1
+        return self._size("tp-size", "tensor-parallel-size", "tp")
+
+    @property
+    def dp_size(self) -> int:
+        """Data-parallel ranks, each with a KV pool of its own."""
+        return self._size("attn-dp-size", "dp-size", "data-parallel-size", "dp")
+
+    @property
+    def dp_attention(self) -> bool:
+        """The data-parallel ranks share the tensor-parallel GPUs: attention is split into dp groups of tp / dp."""
+        return bool(self.flags.get("enable-dp-attention")) or "attn-dp-size" in self.flags
+
+    @property
+    def rank_count(self) -> int:
+        """GPUs, and scheduler processes, of the whole server."""
+        replicas = 1 if self.dp_attention else self.dp_size
+        return self.tp_size * self._size("pp-size", "pipeline-parallel-size", "pp") * replicas
+
+    def _size(self, *names: str) -> int:
+        sizes = (self.flags.get(name) for name in names)
+        return next((size for size in sizes if isinstance(size, int)), 1)

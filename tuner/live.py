@@ -208,7 +208,7 @@ def _gauges(moment: Moment) -> Mapping[str, float | int | None]:
 
 def _host_bytes(config: ServerConfig) -> int:
     """What a start takes of the host for HiCache: SGLang always leaves 10 GiB (pool_host, 0.5.6-0.5.23)."""
-    pools_bytes = config.hicache_size_gb * 10**9 * config.tp_size
+    pools_bytes = config.hicache_size_gb * 10**9 * config.rank_count
     return pools_bytes + SGLANG_HOST_RESERVE_BYTES if pools_bytes else 0
 
 

@@ -36,6 +36,7 @@ _ENGINE_KEYS = {"model", "command", "engine", "preset"}
 """A file that has none of these forgot what to tune: it must not end up on the simulated engine unawares."""
 _SEARCHED = ("mem-fraction-static", "kv-cache-dtype", "hicache-size")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
 def _bounds(value: object) -> object:
@@ -286,7 +287,8 @@ def _check_dashes(section: str, name: str) -> None:
 
 def _expanded(value: Any, source: str) -> Any:
     if isinstance(value, str):
-        return _VARIABLE.sub(lambda found: _variable(found[1], source), value)
+        told = _VARIABLE.sub(lambda found: _variable(found[1], source), value)
+        return yaml.safe_load(told) if _VARIABLE.fullmatch(value) and _NUMBER.fullmatch(told) else told
     if isinstance(value, dict):
         return {key: _expanded(inner, source) for key, inner in value.items()}
     if isinstance(value, list):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -127,14 +128,20 @@ class Box:
 
 
 def kvtop_json(url: str, gpu_state: Path | None) -> dict[str, object]:
-    """What `kvtop --once --json` shows of one server and all GPUs."""
+    """What `kvtop --once --json` shows of one server and all GPUs. Raises RuntimeError with what it said instead."""
     simulated = [] if gpu_state is None else ["--gpus", f"simulated:{gpu_state}"]
     words = [sys.executable, "-m", "tui", "--url", url, "--once", "--json", "--window", "3", *simulated]
-    told: dict[str, object] = json.loads(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
+    done = subprocess.run(words, capture_output=True, check=False, text=True)
+    if done.returncode:
+        raise RuntimeError(f"kvtop ended with code {done.returncode}: {done.stderr.strip()[-500:]}")
+    told: dict[str, object] = json.loads(done.stdout)
     return told
 
 
 def rank_pid(server: Server, rank: int) -> int:
     """The scheduler process of one tensor-parallel rank, found by its title among this server's own processes."""
-    titles = {child.pid: " ".join(psutil.Process(child.pid).cmdline()) for child in server.record.children}
-    return next(pid for pid, title in titles.items() if re.search(rf"scheduler.*TP{rank}\b", title))
+    for child in server.record.children:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if re.search(rf"scheduler.*TP{rank}\b", " ".join(psutil.Process(child.pid).cmdline())):
+                return child.pid
+    raise LookupError(f"no scheduler of rank {rank} among the children of {server.record.pid}")

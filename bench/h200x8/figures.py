@@ -36,7 +36,7 @@ def _predictions(rows: list[dict[str, Any]]) -> Figures:
 
 def _kvtop(rows: list[dict[str, Any]]) -> Figures:
     """GPUs that kvtop gives to the server, and how far its parts are from what NVML shows, at worst."""
-    shown = next((row for row in rows if "kvtop" in row), None)
+    shown = next((row for row in rows if isinstance(row.get("kvtop"), dict)), None)
     if shown is None:
         return {}
     errors = list(_part_errors(shown["kvtop"]["gpus"]))

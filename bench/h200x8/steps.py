@@ -128,7 +128,10 @@ async def _watched_load(run: Run, server: Server, strike: Callable[[Run, Server]
     level = asyncio.create_task(run.box.load(server, CONCURRENCY, LOAD_S))
     await asyncio.sleep(RAMP_S)
     gpu_state = run.box.world.directory / "gpus" if run.simulated else None
-    shown = await asyncio.to_thread(kvtop_json, server.url, gpu_state)
+    try:
+        shown: object = await asyncio.to_thread(kvtop_json, server.url, gpu_state)
+    except RuntimeError as error:
+        shown = str(error)
     run.write({"kvtop": shown, "nvml_used_bytes": run.box.used_bytes(), "free_gib": run.box.free_gib()})
     struck_s = strike(run, server) if strike is not None else None
     outcome = await level

@@ -185,6 +185,15 @@ def test_no_yaml_whatever_ends_in_a_traceback(value):
         build_study(raw)
 
 
+def test_a_number_from_the_environment_is_a_number(monkeypatch, tmp_path):
+    monkeypatch.setenv("RANKS", "8")
+    monkeypatch.setenv("NAME", "8-bit")
+    path = tmp_path / "study.yaml"
+    path.write_text("model: /models/${NAME}\nflags: {tp-size: '${RANKS}', revision: '${NAME}'}\n")
+    study = read_study_file(path)
+    assert (study.tp_size, study.flags["revision"], study.model) == (8, "8-bit", "/models/8-bit")
+
+
 def test_the_examples_are_studies(monkeypatch):
     from pathlib import Path
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from launcher.cleanslate import Baseline, take_baseline
 from launcher.clock import WallClock
+from launcher.config import ServerConfig
 from launcher.gpus import ChosenGpus, GpuReader, GpuSample
 from launcher.host import read_host
 from launcher.nvml import open_gpus
@@ -210,6 +211,8 @@ def _prior(world: World) -> MemoryPrior:
         geometry=read_geometry(path) if (path / "config.json").is_file() else None,
         gpu_total_gib=min(sizes) / GIB if sizes else None,
         tp_size=study.tp_size,
+        dp_size=_pinned(study).dp_size,
+        dp_attention=_pinned(study).dp_attention,
         chunk_tokens=_pinned_number(study, "chunked-prefill-size"),
         graph_batch=_graph_batch(study),
         captures_graphs=study.flags.get("device") != "cpu" and not study.flags.get("disable-cuda-graph"),
@@ -217,6 +220,11 @@ def _prior(world: World) -> MemoryPrior:
         host=_host(world),
         shortest_pool_tokens=shape_of(world.workload.sample(512)).longest_request_tokens,
     )
+
+
+def _pinned(study: Study) -> ServerConfig:
+    """What every start has in common."""
+    return ServerConfig(study.model_path, flags=study.flags)
 
 
 def _pinned_number(study: Study, flag: str) -> int | None:
@@ -237,7 +245,7 @@ def _host(world: World) -> HostMemory | None:
     if world.study.simulated:
         return None
     available = read_host().available_bytes
-    ranks = world.study.tp_size
+    ranks = _pinned(world.study).rank_count
     return None if available is None else HostMemory(available, ranks, world.build.version)
 
 

@@ -100,7 +100,7 @@ def _devices(answer: Answer) -> dict[str, object]:
 
 def _gpu_count(answer: Answer) -> int:
     """0 for a server that was measured without GPUs."""
-    return len(answer.view.environment.gpu_names) and answer.config.tp_size
+    return len(answer.view.environment.gpu_names) and answer.config.rank_count
 
 
 def _local_model(answer: Answer) -> str | None:

@@ -20,7 +20,7 @@ from launcher.failure import Stage
 from tuner.memory.belief import Belief, GridBelief
 from tuner.memory.geometry import GIB
 from tuner.memory.host import GB, HostEvidence, host_survival
-from tuner.memory.prior import OVERHEAD_GIB, MemoryPrior
+from tuner.memory.prior import MemoryPrior
 from tuner.space import ELEMENT_BYTES
 from tuner.trial import Setting
 
@@ -125,7 +125,7 @@ class MemoryModel:
         geometry = self.prior.geometry
         taken = pool_gib
         if geometry is not None and tokens > 0:
-            taken = max(taken, geometry.pool_gib(tokens, kv_cache_dtype, self.prior.tp_size))
+            taken = max(taken, geometry.pool_gib(tokens, kv_cache_dtype, self.prior.attention_tp_size))
         return self.before_gib.mean - self.weights_gib.mean - taken - self.request_table_gib(tokens)
 
     def request_table_gib(self, tokens: float) -> float:
@@ -205,7 +205,7 @@ def prior_model(prior: MemoryPrior) -> MemoryModel:
         prior=prior,
         before_gib=prior.before_gib(),
         weights_gib=prior.weights_gib(),
-        overhead_gib=OVERHEAD_GIB,
+        overhead_gib=prior.overhead_gib(),
         overhead_by_group={},
         bytes_by_dtype={},
         transient_gib=prior.transient_gib(),

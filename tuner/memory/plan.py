@@ -53,7 +53,7 @@ def plan_table(
     are exact. Raises StudyFileError for a config.json that cannot be read.
     """
     geometry = read_geometry(model_path) if model_path is not None else None
-    prior = MemoryPrior(geometry, gpu_total_gib, tp_size, chunk_tokens, host)
+    prior = MemoryPrior(geometry, gpu_total_gib, tp_size, chunk_tokens=chunk_tokens, host=host)
     model = learn_memory(prior, _history(started, started_fraction, kv_cache_dtypes[0]))
     return tuple(
         _row(fraction, dtype, model.predict(Setting(fraction, dtype, hicache_size_gb)))

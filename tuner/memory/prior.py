@@ -13,6 +13,9 @@ CONTEXT_GIB = Belief(1.5, 0.5)
 """CUDA context and NCCL buffers per rank: 1.27 GiB on an H200 alone, 1.5 GiB on 8 x RTX PRO 6000."""
 OVERHEAD_GIB = Belief(3.2, 2.0)
 """Graphs and workspaces: 1.1-1.3 GiB (H200, decode graphs), 3.4 with prefill graphs, 5.76 (Kimi-K2.5, TP 8)."""
+MANY_EXPERTS = 128
+DP_EXPERTS_OVERHEAD_GIB = Belief(9.0, 6.0)
+"""Many experts with DP attention: 17.4 GiB for DeepSeek-V3's shape in bfloat16, the graphs nearly all of it (TP 2)."""
 WORKSPACE_GIB = 0.5
 TRANSIENT_LOG_SD = 0.55
 WEIGHTS_SHARE_SD = {True: 0.03, False: 0.12}
@@ -29,6 +32,10 @@ class MemoryPrior:
     gpu_total_gib: float | None = None
     """Of the smallest GPU."""
     tp_size: int = 1
+    dp_size: int = 1
+    """Data-parallel ranks: each has a pool of its own, and each client is served by one."""
+    dp_attention: bool = False
+    """They share the tensor-parallel GPUs, so that attention is split over tp / dp of them only."""
     chunk_tokens: int | None = None
     """Pinned --chunked-prefill-size; None is SGLang's default for the GPU."""
     host: HostMemory | None = None
@@ -49,6 +56,11 @@ class MemoryPrior:
     def largest_graph_batch(self) -> int:
         """Running requests above this decode without a graph, which is slower."""
         return self.graph_batch or default_graph_batch(self.gpu_total_gib or 80.0, self.tp_size)
+
+    @property
+    def attention_tp_size(self) -> int:
+        """GPUs over which the KV heads of one token are split."""
+        return max(1, self.tp_size // self.dp_size) if self.dp_attention else self.tp_size
 
     def default_fraction(self) -> float:
         """SGLang's own choice; 0.85 where the GPU's size is not known (it takes 0.88 then, which is not the safe
@@ -73,9 +85,14 @@ class MemoryPrior:
         mean = WEIGHTS_GROWTH * self.geometry.weights_bytes / self.tp_size / GIB
         return Belief(mean, WEIGHTS_SHARE_SD[self.geometry.weights_known] * mean)
 
+    def overhead_gib(self) -> Belief:
+        """Graphs and workspaces per rank."""
+        experts = self.geometry.experts if self.geometry is not None else 0
+        return DP_EXPERTS_OVERHEAD_GIB if self.dp_attention and experts >= MANY_EXPERTS else OVERHEAD_GIB
+
     def bytes_per_token(self, kv_cache_dtype: str) -> float | None:
         """b by the formula; None without a config.json."""
-        return self.geometry.bytes_per_token(kv_cache_dtype, self.tp_size) if self.geometry else None
+        return self.geometry.bytes_per_token(kv_cache_dtype, self.attention_tp_size) if self.geometry else None
 
     def transient_gib(self) -> GridBelief:
         """The worst step's need on top of the overhead, for this chunk."""

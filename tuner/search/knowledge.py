@@ -130,10 +130,12 @@ class Knowledge:
         return self._outlooks[key]
 
     def tokens(self, setting: Setting) -> float:
-        """Capacity: as a start of exactly this setting showed it, as its levels imply it, or as predicted."""
+        """Capacity of all DP ranks: as a start of exactly this setting showed it, as its levels imply it, or as
+        predicted."""
         if self.options.black_box:
             return 1.0
-        return self._seen_tokens.get(key_of(setting)) or max(1.0, self.outlook(setting).tokens or 1.0)
+        seen = self._seen_tokens.get(key_of(setting))
+        return seen or max(1.0, (self.outlook(setting).tokens or 1.0) * self.prior.dp_size)
 
     def rates(self, asked: Asked) -> tuple[Array, Array]:
         """Mean and standard deviation of the log objective; call only when `rate` is not None."""
@@ -172,7 +174,7 @@ class Knowledge:
         seen: dict[Key, float] = {}
         for trial in self.evidence:
             held = trial.timeline.memory.capacity_tokens if trial.timeline is not None else None
-            tokens = float(held) if held else _implied_tokens(trial)
+            tokens = float(held) * self.prior.dp_size if held else _implied_tokens(trial)
             if tokens is not None:
                 seen.setdefault(key_of(trial.proposal.setting), tokens)
         return seen
