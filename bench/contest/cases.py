@@ -1,4 +1,4 @@
-"""What is run: presets with a workload and a space each, and what is hidden from every method, drawn per seed."""
+"""What is run: a workload and a space each, what a method may know, and of presets what is hidden, drawn per seed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from launcher.simulated.presets import Preset, load_preset
+from tuner.memory import HostMemory, MemoryPrior, ModelGeometry
 from tuner.space import Space
 
 HIDDEN_RANGES = (
@@ -19,13 +20,22 @@ LEVEL_NOISE = 0.015
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One preset with one workload and one space."""
+    """One box and model with one workload and one space: all that a method may know of it."""
 
     name: str
-    preset: Preset
+    """Box and model / kind of workload / allowed dtypes."""
     workload: str
     space: Space
     reused_prefix_share: float
+    prior: MemoryPrior
+    """What a model's config.json, its index and the driver say before any start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCase(Case):
+    """A case on the simulated engine. The preset is the referee's: no method reads it."""
+
+    preset: Preset
 
     @property
     def slow_start(self) -> bool:
@@ -47,7 +57,7 @@ class Hidden:
 BOTH = ("bfloat16", "fp8_e4m3")
 
 
-def default_cases() -> tuple[Case, ...]:
+def default_cases() -> tuple[SimulatedCase, ...]:
     """Six pairs: pools that bind hard and one that hardly binds, with and without FP8, and shared prefixes."""
     kimi, deepseek = load_preset("kimi-k2.5-8x-rtx-pro-6000"), load_preset("deepseek-v3-8x-h200")
     qwen, llama = load_preset("qwen2.5-32b-1x-h200"), load_preset("llama-70b-8x-h100")
@@ -61,12 +71,12 @@ def default_cases() -> tuple[Case, ...]:
     )
 
 
-def cases_of(presets: Sequence[str]) -> tuple[Case, ...]:
+def cases_of(presets: Sequence[str]) -> tuple[SimulatedCase, ...]:
     """A case for each preset by name or path: the workload is scaled to what its pool holds."""
     return tuple(_scaled(load_preset(preset)) for preset in presets)
 
 
-def _scaled(preset: Preset) -> Case:
+def _scaled(preset: Preset) -> SimulatedCase:
     """Requests so long that about a hundred of them fill the pool at 0.85 in bfloat16."""
     model = preset.model
     per_token = model.layers * _pool_elements(preset) * 2
@@ -91,15 +101,40 @@ def _case(
     hicache_gb: tuple[int, ...],
     concurrency: tuple[int, int],
     reused: float,
-) -> Case:
+) -> SimulatedCase:
     low = preset.model.weights_gib / preset.box.free_before_weights_gib + 0.02
     space = Space((round(max(0.5, low), 2), 0.98), dtypes, hicache_gb, concurrency)
     kind = workload.partition(":")[0]
     allowed = "+".join("fp8" if "fp8" in dtype else "bf16" for dtype in dtypes)
-    return Case(f"{preset.name} / {kind} / {allowed}", preset, workload, space, reused)
+    return SimulatedCase(f"{preset.name} / {kind} / {allowed}", workload, space, reused, prior_of(preset), preset)
 
 
-def hidden_of(case: Case, seed: int, errors: Mapping[str, float] | None = None) -> Hidden:
+def prior_of(preset: Preset) -> MemoryPrior:
+    """What a model's config.json, its index and the driver would say. Hidden: B, W, overhead, transient, speed.
+
+    The MLP's width is left out: a preset does not name it, and without it the transient starts as a guess.
+    """
+    model = preset.model
+    geometry = ModelGeometry(
+        model_type=model.model_type,
+        layers=model.layers,
+        hidden_size=0,
+        intermediate_size=0,
+        vocab_size=model.vocab_size,
+        attention_heads=1,
+        kv_heads=model.kv_heads or 1,
+        head_dim=model.head_dim or 1,
+        kv_lora_rank=model.kv_lora_rank,
+        qk_rope_head_dim=model.qk_rope_head_dim or 0,
+        experts=int(any(word in model.model_type for word in ("deepseek", "kimi", "moe"))),
+        weights_bytes=model.weights_gib * model.tp_size * 2**30,
+        weights_known=True,
+    )
+    host = HostMemory(int(preset.box.host_available_gb * 1e9), model.tp_size, preset.sglang_version)
+    return MemoryPrior(geometry, preset.box.gpu_memory_gib, model.tp_size, host=host)
+
+
+def hidden_of(case: SimulatedCase, seed: int, errors: Mapping[str, float] | None = None) -> Hidden:
     """The truth of one seed, within HIDDEN_RANGES of the preset."""
     draw = random.Random(f"{case.name}:{seed}")
     preset = case.preset

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.contest.cases import BUDGET_S
-from bench.contest.world import World
+from bench.contest.cases import BUDGET_S, Case
 from launcher.failure import Failure
 from launcher.timeline import Timeline
 from tuner.search.probes import LEVEL_S
+from tuner.testbed import Started
 from tuner.trial import LevelResult, Minutes, Proposal, Purpose, Setting, TrialResult, TrialState
 
 GOAL_SHARE = 0.97
@@ -38,9 +38,34 @@ class Method(Protocol):
         ...
 
 
+class World(Protocol):
+    """One box with one truth, and one server at a time: what a daemon would see, and what the referee knows."""
+
+    @property
+    def case(self) -> Case: ...
+
+    def start(self, setting: Setting, *, dummy_weights: bool = False) -> Started: ...
+
+    def measure(self, concurrency: int, limit_s: float | None = None) -> LevelResult | Failure:
+        """One level, or the failure that it caused. Cut at `limit_s`, it knows its rate less well."""
+        ...
+
+    def stop(self) -> float:
+        """Seconds until the server is gone."""
+        ...
+
+    def true_rate(self, setting: Setting, concurrency: int) -> float:
+        """The noise-free rate of a setting that lives; 0 for one that does not."""
+        ...
+
+    def oracle(self) -> float:
+        """The best true rate that may be asked for."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """After one relaunch: simulated seconds spent, and the true share of the oracle that would be handed over."""
+    """After one relaunch: study seconds spent, and the true share of the oracle that would be handed over."""
 
     spent_s: float
     share: float

@@ -24,7 +24,6 @@ from skopt.space import Space as UnitSpace
 
 from bench.contest.cases import Case
 from launcher.timeline import Timeline
-from tuner.memory.default_fraction import default_mem_fraction
 from tuner.space import Space
 from tuner.trial import LevelEnd, LevelResult, Proposal, Purpose, Setting, TrialResult
 
@@ -44,11 +43,7 @@ def rate_of(trial: TrialResult) -> float | None:
 
 def default_setting(case: Case) -> Setting:
     """SGLang's own default, moved into the space."""
-    preset = case.preset
-    fraction = default_mem_fraction(
-        preset.box.gpu_memory_gib, tp_size=preset.model.tp_size, is_mla=preset.model.attention == "mla"
-    )
-    return case.space.nearest(Setting(fraction, "bfloat16", 0))
+    return case.space.nearest(Setting(case.prior.default_fraction(), "bfloat16", 0))
 
 
 class Rival:

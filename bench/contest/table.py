@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
-from bench.contest.cases import Case
+from bench.contest.cases import SimulatedCase
 from launcher.config import ServerConfig
 from launcher.simulated.box import VirtualBox
 from launcher.simulated.events import Crashed
@@ -99,7 +99,7 @@ class RateTable:
         }
 
 
-def rate_table(case: Case) -> RateTable:
+def rate_table(case: SimulatedCase) -> RateTable:
     """The case's table, from the cache of this user's temporary directory or built now."""
     path = _cache_path(case)
     if path.is_file():
@@ -113,7 +113,7 @@ def rate_table(case: Case) -> RateTable:
     return table
 
 
-def _cache_path(case: Case) -> Path:
+def _cache_path(case: SimulatedCase) -> Path:
     what = f"{case.preset.model_dump_json()}|{case.workload}|{case.space}|{CAPACITIES}|{_engine_text()}"
     name = hashlib.sha256(what.encode()).hexdigest()[:24]
     return Path(tempfile.gettempdir()) / f"kvtune-contest-{os.getuid()}" / f"{name}.pickle"
@@ -131,7 +131,7 @@ def _engine_text() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-def _build(case: Case) -> RateTable:
+def _build(case: SimulatedCase) -> RateTable:
     dtypes, sizes = case.space.kv_cache_dtypes, case.space.hicache_sizes_gb
     levels = case.space.concurrency_ladder(LEVELS_PER_DOUBLING)
     capacities = _capacities(case)
@@ -142,13 +142,13 @@ def _build(case: Case) -> RateTable:
     return RateTable(dtypes, sizes, capacities, levels, np.repeat(np.array(values), repeats, axis=1))
 
 
-def _distinct(case: Case) -> tuple[int, ...]:
+def _distinct(case: SimulatedCase) -> tuple[int, ...]:
     """Where no prompt shares a prefix the host pool's size changes nothing: on or off is all there is to measure."""
     sizes = case.space.hicache_sizes_gb
     return sizes if case.reused_prefix_share > 0 or len(sizes) < 2 else (sizes[0], sizes[-1])
 
 
-def _row(case: Case, dtype: str, hicache_gb: int, capacity: float, levels: Sequence[int]) -> list[list[float]]:
+def _row(case: SimulatedCase, dtype: str, hicache_gb: int, capacity: float, levels: Sequence[int]) -> list[list[float]]:
     """One capacity at every level. Once a tenth of the clients wait, more of them change nothing but the queue."""
     cells: list[Cell] = []
     for level in levels:
@@ -160,7 +160,7 @@ def _row(case: Case, dtype: str, hicache_gb: int, capacity: float, levels: Seque
     return [[getattr(cell, one.name) for one in fields(cell)] for cell in cells]
 
 
-def _capacities(case: Case) -> tuple[float, ...]:
+def _capacities(case: SimulatedCase) -> tuple[float, ...]:
     """From the smallest pool of the space to the largest, hidden B and W included, evenly spaced in ratio."""
     held = [
         _start_capacity(case, fraction, dtype)
@@ -170,7 +170,7 @@ def _capacities(case: Case) -> tuple[float, ...]:
     return tuple(np.geomspace(0.5 * min(held), 1.15 * max(held), CAPACITIES))
 
 
-def _start_capacity(case: Case, fraction: float, dtype: str) -> float:
+def _start_capacity(case: SimulatedCase, fraction: float, dtype: str) -> float:
     from launcher.simulated.memory import plan_memory
     from launcher.simulated.options import options_of
 
@@ -179,7 +179,7 @@ def _start_capacity(case: Case, fraction: float, dtype: str) -> float:
     return float(max(1000, plan_memory(case.preset, options_of(case.preset, config)).capacity_tokens))
 
 
-def _measured(case: Case, dtype: str, hicache_gb: int, capacity: int, concurrency: int) -> Cell:
+def _measured(case: SimulatedCase, dtype: str, hicache_gb: int, capacity: int, concurrency: int) -> Cell:
     level = _level(case, dtype, hicache_gb, capacity, concurrency)
     return Cell(
         rate=level.gen_tokens_per_s or level.completion_rate.value,
@@ -194,7 +194,7 @@ def _measured(case: Case, dtype: str, hicache_gb: int, capacity: int, concurrenc
     )
 
 
-def _level(case: Case, dtype: str, hicache_gb: int, capacity: int, concurrency: int) -> LevelResult:
+def _level(case: SimulatedCase, dtype: str, hicache_gb: int, capacity: int, concurrency: int) -> LevelResult:
     """A long quiet measurement on a box with room for any pool."""
     preset = with_overrides(case.preset, {**QUIET, **NO_TRANSIENT, **_roomy(case, capacity)})
     flags = {"tp-size": preset.model.tp_size, "max-total-tokens": capacity}
@@ -208,7 +208,7 @@ def _level(case: Case, dtype: str, hicache_gb: int, capacity: int, concurrency: 
     return level
 
 
-def _roomy(case: Case, capacity: int) -> dict[str, float]:
+def _roomy(case: SimulatedCase, capacity: int) -> dict[str, float]:
     model = case.preset.model
     per_token = 2.0 * model.layers * 2 * (model.head_dim or 1) * max(1, (model.kv_heads or 1) // model.tp_size)
     if model.attention == "mla":

@@ -1,4 +1,4 @@
-"""One study's machine in virtual time: what a daemon would see of it, and what the referee knows of it.
+"""One study's simulated machine, in virtual time: what a daemon would see of it, and what the referee knows of it.
 
 Starts and deaths are the simulated engine's own: its log text is read by `launcher.logs`, its failures are classified
 by `launcher.failures`. Every level first loads the running engine for real for a minute, which kills it or shows the
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bench.contest.cases import LEVEL_NOISE, Case, Hidden
+from bench.contest.cases import LEVEL_NOISE, Hidden, SimulatedCase
 from bench.contest.table import Cell, RateTable
 from launcher.config import FlagValue, ServerConfig
 from launcher.failure import Failure
@@ -36,10 +36,10 @@ CLEAN_SLATE_S = 10.0
 INTERVAL_SHARE = 0.03
 
 
-class World:
-    """One box with one seed's truth. One server at a time."""
+class SimulatedWorld:
+    """One simulated box with one seed's truth. One server at a time."""
 
-    def __init__(self, case: Case, table: RateTable, hidden: Hidden, seed: int) -> None:
+    def __init__(self, case: SimulatedCase, table: RateTable, hidden: Hidden, seed: int) -> None:
         self.case = case
         self._table = table
         self._hidden = hidden
