@@ -55,6 +55,10 @@ class Proposal:
     expected_rate_sd: float | None = None
 
 
+WIDEST_SHARE = 0.5
+"""An interval wider than +- this share of its value is no measurement."""
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate with its confidence interval (95% unless said)."""
@@ -66,6 +70,10 @@ class Interval:
     @property
     def half_width(self) -> float:
         return (self.high - self.low) / 2
+
+    @property
+    def is_measurement(self) -> bool:
+        return self.half_width <= WIDEST_SHARE * self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,4 +193,5 @@ class TrialResult:
 
     @property
     def best_level(self) -> LevelResult | None:
-        return max(self.levels, key=lambda level: level.completion_rate.value, default=None)
+        """The highest rate among those to be relied on; where there is none, the highest."""
+        return max(self.levels, key=lambda level: (level.steady, level.completion_rate.value), default=None)

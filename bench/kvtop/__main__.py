@@ -16,7 +16,6 @@ from bench.figures import figure
 from bench.kvtop.box import WatchedBox, watched_box
 from bench.kvtop.pane import Cost, first_frames, measure
 from bench.kvtop.rivals import rivals
-from bench.kvtop.soak import soak
 from launcher.exits import say
 
 KVTOP = (sys.executable, "-m", "tui")
@@ -28,16 +27,12 @@ def main() -> None:
     made = argparse.ArgumentParser("bench.kvtop")
     made.add_argument("--seconds", type=float, default=30.0, help="how long each program is watched")
     made.add_argument("--settle", type=float, default=30.0, help="how long before that it is let alone")
-    made.add_argument("--soak-hours", type=float, default=24.0, help="scaled hours of the soak; 0: none")
     args = made.parse_args()
     if shutil.which("tmux") is None:
         sys.exit("bench.kvtop: tmux is not installed")
     with tempfile.TemporaryDirectory(prefix="kvtop-bench-") as folder:
         costs, once_s = run(Path(folder), args.settle, args.seconds)
-    day = soak(args.soak_hours) if args.soak_hours > 1 else None
     report(costs, once_s)
-    if day is not None:
-        day.report()
 
 
 def run(directory: Path, settle_s: float, measure_s: float) -> tuple[dict[str, Cost], float]:

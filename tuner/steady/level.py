@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from launcher.observe.sample import RankSample
 from tuner.steady.clients import Clients
 from tuner.steady.equilibrium import Room, arrival_variance, arriving_tokens_per_s, pool_of
-from tuner.steady.estimate import Estimate, Point, estimate
+from tuner.steady.estimate import Estimate, Point, estimate, mean_of
 from tuner.steady.filling import ROUNDS, is_full, pace_s
 from tuner.steady.response import Moment, Response, Slo
-from tuner.steady.summary import FirstToken, Observed, level_result
+from tuner.steady.summary import FEWEST_TURNED_SHARE, FirstToken, Observed, level_result
 from tuner.testbed import LevelLimits
 from tuner.trial import LevelEnd, LevelResult
 from tuner.workload import Lane, LengthBook, Request
@@ -151,7 +151,7 @@ class LevelController:
             # A short level ends before the patience does: no progress in half of it is no measurement either.
             return LevelEnd.STALLED if idle_s >= self._limits.budget_s / 2 else LevelEnd.TIME
         found = self._estimate()
-        if found is None or not found.steady or found.rate <= 0 or not self._responses:
+        if found is None or not found.steady or found.rate <= 0 or self._turned_share() < FEWEST_TURNED_SHARE:
             return None
         return self._judge(found)
 
@@ -174,6 +174,7 @@ class LevelController:
                 generated_tokens=self._points[-1].generated_tokens if self._points else self._credited(),
                 slo=self._slo,
                 total_output_tokens=self._total_output_tokens,
+                turned_share=self._turned_share(),
                 began_empty=not self._in_the_middle,
                 arrival_variance=arrival_variance(self._lanes),
             )
@@ -214,6 +215,12 @@ class LevelController:
             # Lengths are unknown, or arrivals decide, whose ups and downs last as long as an answer does.
             return found.not_steady()
         return found
+
+    def _turned_share(self) -> float:
+        """Finished responses over the requests that run at once."""
+        running = mean_of(self._points, "running")
+        at_once = sum(lane.slots for lane in self._lanes) if running is None else running
+        return len(self._responses) / max(1.0, at_once)
 
     def _kept_share(self) -> float:
         """The share of generated tokens that belong to answers that did not fail."""

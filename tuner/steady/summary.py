@@ -14,12 +14,13 @@ from launcher.observe.sample import RankSample, Totals
 from tuner.steady.estimate import Estimate
 from tuner.steady.filling import SOME_QUEUE
 from tuner.steady.response import Moment, Response, Slo
-from tuner.trial import Interval, LevelEnd, LevelResult, Percentiles
+from tuner.trial import WIDEST_SHARE, Interval, LevelEnd, LevelResult, Percentiles
 from tuner.workload import Request
 
 GIB = 2**30
-WIDEST_SHARE = 0.5
-"""An interval wider than +- this share of the rate is no measurement."""
+FEWEST_TURNED_SHARE = 0.25
+"""Of the requests that run at once: so many must have finished before a rate is claimed. In the long run that takes a
+quarter of an answer's time."""
 FEWEST_RESPONSES = 20
 """Of fewer, the 95th percentile, by which an SLO judges, would be the largest value and no more."""
 _FEWEST_TOKENS = 16
@@ -55,6 +56,8 @@ class Observed:
     generated_tokens: float
     slo: Slo
     total_output_tokens: int | None
+    turned_share: float = 1.0
+    """Finished responses over the requests that ran at once."""
     began_empty: bool = False
     """Nobody knew what would be in flight in mid-life: answers of unknown length, or a short open loop."""
     arrival_variance: float = 0.0
@@ -128,8 +131,12 @@ def level_result(seen: Observed) -> LevelResult:
 
 def _completion_rate(seen: Observed) -> Interval:
     """The steady estimate; without one, tokens over time, with no claim beyond +-100%."""
+    elapsed_s = max(seen.ended_s - seen.began_s, 1e-9)
+    if seen.turned_share < FEWEST_TURNED_SHARE:
+        rate = seen.kept_share * seen.generated_tokens / elapsed_s
+        return Interval(rate, 0.0, max(2 * rate, seen.concurrency * _asked_tokens(seen) / elapsed_s))
     if seen.estimate is None:
-        rate = seen.kept_share * seen.generated_tokens / max(seen.ended_s - seen.began_s, 1e-9)
+        rate = seen.kept_share * seen.generated_tokens / elapsed_s
         return Interval(rate, 0.0, 2 * rate)
     value, half = seen.estimate.rate * seen.kept_share, seen.estimate.half_width() * seen.kept_share
     if (_gauge(seen, lambda rank: rank.queued_requests) or 0.0) < SOME_QUEUE:
@@ -138,11 +145,19 @@ def _completion_rate(seen: Observed) -> Interval:
     return Interval(value, max(0.0, value - half), value + half)
 
 
+def _asked_tokens(seen: Observed) -> float:
+    """Mean answer length, its limit where it is unknown. An answer that takes longer than the level ends once in it at
+    most: that many tokens of every client over the level's seconds bound a rate of which nothing else is known."""
+    return float(np.mean([request.output_tokens or request.max_tokens for request in seen.requests]))
+
+
 def _doubt(seen: Observed, rate: Interval) -> str | None:
     """Why the rate is not to be relied on."""
+    if seen.turned_share < FEWEST_TURNED_SHARE:
+        return f"only {len(seen.responses)} responses finished: an answer takes longer than this level had"
     if seen.estimate is None:
         return "too few readings for an interval: the rate is all tokens over all the time, the ramp-up included"
-    if rate.half_width > WIDEST_SHARE * rate.value:
+    if not rate.is_measurement:
         return f"the interval is wider than +-{WIDEST_SHARE:.0%} of the rate"
     if seen.estimate.steady:
         return None

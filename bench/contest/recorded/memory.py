@@ -41,7 +41,7 @@ class RecordedMemory:
     """The headroom that a start needs to live through its heaviest step."""
 
     def capacity_tokens(self, fraction: float) -> float:
-        return self._formula_tokens(fraction) + float(np.interp(fraction, self.fractions, self.surplus_tokens))
+        return self.formula_tokens(fraction) + float(np.interp(fraction, self.fractions, self.surplus_tokens))
 
     def headroom_gib(self, fraction: float) -> float:
         overhead_gib = float(np.interp(fraction, self.fractions, self.overheads_gib))
@@ -66,7 +66,7 @@ class RecordedMemory:
             numbers = replace(numbers, gpu_free_gib=max(0.0, numbers.gpu_free_gib + moved_gib))
         return replace(start.failure, numbers=numbers), start.started.failure is not None
 
-    def _formula_tokens(self, fraction: float) -> float:
+    def formula_tokens(self, fraction: float) -> float:
         return (fraction * self.before_gib - self.weights_gib) * GIB / self.bytes_per_token
 
     def _shown(self, seen: MemorySeen, fraction: float) -> MemorySeen:
@@ -95,7 +95,7 @@ def memory_of(starts: Sequence[RecordedStart]) -> RecordedMemory:
     for start in lived:
         _check_memory(start)
     bare = _bare(lived, died)
-    surplus = _by_fraction(lived, lambda start: _tokens(start) - bare._formula_tokens(start.mem_fraction_static))
+    surplus = _by_fraction(lived, lambda start: _tokens(start) - bare.formula_tokens(start.mem_fraction_static))
     return replace(bare, surplus_tokens=tuple(surplus.values()))
 
 
