@@ -12,6 +12,8 @@ from bench.figures import figure
 NEVER = 99.0
 """Stands for "not within the budget" in medians."""
 KVTUNE, BLACK_BOX = "kvtune", "kvtune --black-box"
+RECORDED = "_recorded"
+"""Suffix of the figures from a real server's recording; those without it are from the simulated engine."""
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -89,7 +91,7 @@ def _short(case: str) -> str:
     return f"{preset[:10]} {workload[:6]} {allowed[:8]}"
 
 
-def print_figures(scores: Sequence[Score]) -> None:
+def print_figures(scores: Sequence[Score], suffix: str = "") -> None:
     """The headline, the same for the best rival by that very measure, and for the black box.
 
     SGLang's default does not search and so never crashes: it stands in the table, but is no rival here.
@@ -103,9 +105,9 @@ def print_figures(scores: Sequence[Score]) -> None:
     rivals = sorted({score.method for score in scores} - {KVTUNE, BLACK_BOX, Default.name})
     for name, measure, unit, higher in measures:
         by_rival = [measure(_of(scores, rival)) for rival in rivals]
-        figure(name, measure(_of(scores, KVTUNE)), unit)
-        figure(f"{name}_best_opponent", max(by_rival) if higher else min(by_rival), unit)
-        figure(f"{name}_black_box", measure(_of(scores, BLACK_BOX)), unit)
+        figure(f"{name}{suffix}", measure(_of(scores, KVTUNE)), unit)
+        figure(f"{name}{suffix}_best_opponent", max(by_rival) if higher else min(by_rival), unit)
+        figure(f"{name}{suffix}_black_box", measure(_of(scores, BLACK_BOX)), unit)
 
 
 def _of(scores: Sequence[Score], method: str) -> list[Score]:

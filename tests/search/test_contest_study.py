@@ -7,12 +7,12 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from bench.contest.cases import Case, cases_of, hidden_of
+from bench.contest.cases import SimulatedCase, cases_of, hidden_of
 from bench.contest.ours import Kvtune
 from bench.contest.race import Score, Step, run_study
 from bench.contest.rivals import Default, Random, available_rivals
+from bench.contest.simulated import SimulatedWorld
 from bench.contest.table import Cell, RateTable
-from bench.contest.world import World
 from launcher.failure import Failure, Stage
 from tuner.trial import Setting
 
@@ -28,7 +28,7 @@ def cell(capacity: float, concurrency: int) -> Cell:
     return Cell(rate, running, concurrency - running, usage, EACH, 200.0, rate / 1000, 0.0, 0.0)
 
 
-def by_hand(case: Case) -> RateTable:
+def by_hand(case: SimulatedCase) -> RateTable:
     space = case.space
     grid = [[[getattr(cell(held, n), one.name) for one in fields(Cell)] for n in LEVELS] for held in CAPACITIES]
     values = np.broadcast_to(
@@ -39,16 +39,16 @@ def by_hand(case: Case) -> RateTable:
 
 
 @pytest.fixture
-def case() -> Case:
+def case() -> SimulatedCase:
     return cases_of(["kimi-k2.5-8x-rtx-pro-6000"])[0]
 
 
 @pytest.fixture
-def world(case: Case) -> World:
-    return World(case, by_hand(case), hidden_of(case, 1000), 1000)
+def world(case: SimulatedCase) -> SimulatedWorld:
+    return SimulatedWorld(case, by_hand(case), hidden_of(case, 1000), 1000)
 
 
-def test_table_interpolates_between_its_cells(case: Case) -> None:
+def test_table_interpolates_between_its_cells(case: SimulatedCase) -> None:
     table = by_hand(case)
     at_cell = table.at("bfloat16", 0, CAPACITIES[2], 64)
     assert at_cell.rate == pytest.approx(cell(CAPACITIES[2], 64).rate)
@@ -56,7 +56,7 @@ def test_table_interpolates_between_its_cells(case: Case) -> None:
     assert table.at("bfloat16", 0, CAPACITIES[2], 32).rate < between.rate < at_cell.rate
 
 
-def test_a_safe_start_is_read_from_its_log(world: World) -> None:
+def test_a_safe_start_is_read_from_its_log(world: SimulatedWorld) -> None:
     started = world.start(Setting(0.86, "bfloat16", 0))
     assert started.failure is None
     assert started.timeline is not None
@@ -67,7 +67,7 @@ def test_a_safe_start_is_read_from_its_log(world: World) -> None:
     assert world.stop() > 0
 
 
-def test_starts_die_on_both_sides(world: World) -> None:
+def test_starts_die_on_both_sides(world: SimulatedWorld) -> None:
     too_high = world.start(Setting(0.98, "bfloat16", 0))
     died = too_high.failure if too_high.failure is not None else world.measure(64)
     assert isinstance(died, Failure)
@@ -78,14 +78,14 @@ def test_starts_die_on_both_sides(world: World) -> None:
     assert too_low.failure.stage is Stage.KV_POOL
 
 
-def test_the_referee_gives_nothing_for_what_does_not_live(world: World) -> None:
+def test_the_referee_gives_nothing_for_what_does_not_live(world: SimulatedWorld) -> None:
     assert world.true_rate(Setting(0.98, "bfloat16", 0), 64) == 0.0
     assert world.true_rate(Setting(0.86, "bfloat16", 0), 64) <= world.oracle()
 
 
-def test_the_search_beats_the_default_and_random(case: Case) -> None:
+def test_the_search_beats_the_default_and_random(case: SimulatedCase) -> None:
     def share(method: Kvtune | Default | Random) -> float:
-        world = World(case, by_hand(case), hidden_of(case, 1001), 1001)
+        world = SimulatedWorld(case, by_hand(case), hidden_of(case, 1001), 1001)
         return run_study(method, world, 1001, world.oracle()).final_share
 
     ours = share(Kvtune(case, 1001))
@@ -94,7 +94,7 @@ def test_the_search_beats_the_default_and_random(case: Case) -> None:
     assert ours > share(Random(case, 1001)) - 0.02
 
 
-def test_every_rival_proposes_what_the_space_holds(case: Case) -> None:
+def test_every_rival_proposes_what_the_space_holds(case: SimulatedCase) -> None:
     for rival in available_rivals():
         proposal = rival(case, 1).propose([], 7200)
         assert proposal is not None

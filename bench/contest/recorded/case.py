@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,14 @@ class RecordedCase(Case):
     starts: tuple[RecordedStart, ...]
     memory: RecordedMemory
     rates: RecordedRates
+
+    def says_what_it_is(self) -> str:
+        """For a person: what is behind every number of this case, and where memory ends."""
+        return (
+            f"Recorded, interpolated between {self.rates.measured_levels} measured points of "
+            f"{len(self.memory.lived)} starts at mem-fraction {_listed(self.memory.lived)}.\n"
+            f"A start needs {self.memory.needed_gib:.2f} GiB of headroom; recorded deaths: {_listed(self.memory.died)}."
+        )
 
 
 class Description(BaseModel):
@@ -68,6 +77,10 @@ def recorded_case(table: str | Path) -> RecordedCase:
         memory=memory,
         rates=rates,
     )
+
+
+def _listed(starts: Sequence[RecordedStart]) -> str:
+    return ", ".join(f"{fraction:g}" for fraction in sorted({start.mem_fraction_static for start in starts}))
 
 
 def _read_description(path: Path) -> Description:

@@ -52,7 +52,8 @@ class RecordedMemory:
 
     def start_up(self, fraction: float) -> Timeline:
         """What a start at that fraction shows: the nearest recorded one's, with this fraction's memory."""
-        timeline = nearest(self.lived if self.lives(fraction) else self.died, fraction).started.timeline or Timeline()
+        dies_at_once = not self.lives(fraction) and self.failure(fraction)[1]
+        timeline = nearest(self.died if dies_at_once else self.lived, fraction).started.timeline or Timeline()
         spans = tuple(replace(span, available_before_gib=None, available_after_gib=None) for span in timeline.spans)
         return replace(timeline, spans=spans, memory=self._shown(timeline.memory, fraction))
 
@@ -72,13 +73,12 @@ class RecordedMemory:
     def _shown(self, seen: MemorySeen, fraction: float) -> MemorySeen:
         """`seen` at another fraction. The running requests that SGLang allows follow the pool: not known there."""
         tokens = int(self.capacity_tokens(fraction))
-        known = fraction in self.fractions and self.lives(fraction)
         return replace(
             seen,
             kv_cache_gib=round(tokens * self.bytes_per_token / GIB, 2),
             capacity_tokens=tokens,
             headroom_gib=None if seen.headroom_gib is None else round(self.headroom_gib(fraction), 2),
-            max_running_requests=seen.max_running_requests if known else None,
+            max_running_requests=seen.max_running_requests if fraction in self.fractions else None,
         )
 
 

@@ -84,9 +84,7 @@ def rates_of(memory: RecordedMemory) -> RecordedRates:
     return RecordedRates(in_flight, tuple(sorted(rows, key=lambda row: row.admitted)), len(pairs))
 
 
-def _row(
-    memory: RecordedMemory, fraction: float, in_flight: float, free: Mapping[int, NDArray[np.float64]]
-) -> PoolRow:
+def _row(memory: RecordedMemory, fraction: float, in_flight: float, free: Mapping[int, NDArray[np.float64]]) -> PoolRow:
     """The levels that this pool admits, whoever measured them, and those of its own that had a queue."""
     admitted = memory.capacity_tokens(fraction) / in_flight
     own = [start for start in memory.lived if start.mem_fraction_static == fraction]
