@@ -71,9 +71,9 @@ class Budget:
         """What a trial may still take: the closing time is not to be had."""
         return self.remaining_s - closing_s(self.total_s, self.clock.speed)
 
-    def level_s(self) -> float:
-        """The hard limit of a level that begins now, ramp-up and drain inside."""
-        return min(longest_level_s(self.total_s), self.usable_s)
+    def level_s(self, needed_s: float = 0.0) -> float:
+        """The hard limit of a level that begins now, ramp-up and drain inside: its share, or what it needs at least."""
+        return min(max(longest_level_s(self.total_s), needed_s), self.usable_s)
 
     @property
     def level_fits(self) -> bool:

@@ -141,6 +141,9 @@ class ScriptedSearcher:
         left = proposal.concurrencies[len(done) :]
         return left[0] if left else None
 
+    def needed_s(self, *_: object) -> float:
+        return 0.0
+
 
 @dataclass
 class Study:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.observe.sample import RankSample, ServerSample, Totals
 from tuner.steady import LevelController, Moment, Response, Room, Slo
 from tuner.testbed import LevelLimits
 from tuner.trial import LevelEnd, LevelResult
@@ -65,7 +66,8 @@ def test_the_credit_of_first_wave_answers_is_whole() -> None:
 
 def test_a_wide_interval_is_no_measurement() -> None:
     level = controller("random:in=100,out=1000", 4)
-    level.first_wave()
+    (request, *_) = level.first_wave()
+    level.on_finish(Response(request, "length", request.tokens_to_generate, 100, 0.0, 1.0))
     for at in range(1, 90):
         level.on_moment(Moment(2.0 * at, generated_tokens=9000.0 * (at // 12)))
     result = level.result(LevelEnd.TIME, 180.0)
@@ -219,3 +221,37 @@ def test_a_short_level_without_progress_is_stalled_and_no_measurement() -> None:
     for at in range(1, 51):
         level.on_moment(Moment(2.0 * at, generated_tokens=50.0))
     assert level.verdict(100.0) is LevelEnd.STALLED
+
+
+def test_a_level_that_ends_while_its_first_prompts_are_computed_claims_no_rate() -> None:
+    """Two H200s, 224 clients, 30 s: the prompts took all of them; the truth is 1,500 to 2,000 tokens/s."""
+    level = controller("random:in=1000,out=300,cv=0.4", 224, 387_000, budget_s=30.0)
+    level.first_wave()
+    for at in range(1, 121):
+        now_s = at / 4
+        ranks = (RankSample(running_requests=8 * at // 4, queued_requests=max(0, 224 - 2 * at), used_tokens=1400 * at),)
+        # A token for every running request each 20 s: decoding waits for prefill.
+        level.on_moment(Moment(now_s, 6.7 * now_s, ServerSample(now_s, "toy", ranks=ranks, totals=Totals())))
+    assert level.verdict(29.0) is None
+    result = level.result(LevelEnd.TIME, 30.0)
+    assert not result.steady
+    assert result.doubt == "only 0 responses finished: an answer takes longer than this level had"
+    assert result.completion_rate.low == 0.0
+    assert result.completion_rate.high > 2_000
+    assert not result.completion_rate.is_measurement
+
+
+@pytest.mark.parametrize(("finished", "sound"), [(2, False), (14, True)])
+def test_an_even_count_is_no_rate_until_answers_have_come_and_gone(*, finished: int, sound: bool) -> None:
+    """Forty requests run and generate evenly; a few residual ones of the first wave finish."""
+    level = controller("random:in=500,out=2000,cv=0.5", 40, incumbent_rate=1e6)
+    wave = sorted(level.first_wave(), key=lambda request: request.tokens_to_generate)
+    for request in wave[:finished]:
+        level.on_finish(Response(request, "length", request.tokens_to_generate, 500, 0.0, 20.0))
+    for at in range(1, 60):
+        ranks = (RankSample(running_requests=40, queued_requests=0, used_tokens=60_000),)
+        level.on_moment(Moment(2.0 * at, 1600.0 * at, ServerSample(2.0 * at, "toy", ranks=ranks, totals=Totals())))
+    assert level.verdict(118.0) is (LevelEnd.NARROW if sound else None)
+    result = level.result(LevelEnd.TIME, 118.0)
+    assert (result.doubt is None) is result.steady is sound
+    assert result.completion_rate.is_measurement is sound

@@ -197,7 +197,8 @@ def build_searcher(world: World, earlier: tuple[TrialResult, ...] = ()) -> Searc
         current=study.start_from.build() if study.start_from is not None else None,
         earlier=earlier,
     )
-    options = replace(options, expected_level_s=min(options.expected_level_s, longest_level_s(study.budget)))
+    level_s = longest_level_s(study.budget)
+    options = replace(options, expected_level_s=min(options.expected_level_s, level_s), level_budget_s=level_s)
     if study.until_gain_below is not None:
         options = replace(options, until_gain_below=study.until_gain_below)
     return Searcher(study.space.build(), prior=_prior(world), options=options, seed=study.seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from tuner.progress.words import level_words
 from tuner.search import Searcher
 from tuner.search.probes import LEVEL_S as PROBE_LEVEL_S
 from tuner.testbed import LevelLimits, Started, Testbed
-from tuner.trial import LevelEnd, LevelResult, Purpose, TrialState
+from tuner.trial import LevelEnd, LevelResult, Proposal, Purpose, TrialResult, TrialState
 
 T = TypeVar("T")
 
@@ -177,30 +177,24 @@ class TrialRun:
 
     async def _climb(self, start_id: int, timeline: Timeline | None) -> Failure | None:
         while not self._left_open and not self.persist.freed_gpus:
-            concurrency = await self._next_concurrency(timeline)
-            if concurrency is None or not self.bench.budget.level_fits:
+            following = await self._next_level(timeline)
+            if following is None or not self.bench.budget.level_fits:
                 return None
-            failure = await self._level(start_id, concurrency)
+            failure = await self._level(start_id, *following)
             if failure is not None:
                 return failure
         return None
 
-    async def _next_concurrency(self, timeline: Timeline | None) -> int | None:
+    async def _next_level(self, timeline: Timeline | None) -> tuple[int, float] | None:
+        """The next concurrency, and the seconds that it needs; None when this start has given what it can."""
         bench = self.bench
         history = [trial for trial in bench.journal.trials() if trial.trial_id != self.trial.trial_id]
-        return await asyncio.to_thread(
-            bench.searcher.next_concurrency,
-            history,
-            self.trial.proposal,
-            tuple(self.levels),
-            bench.budget.usable_s,
-            timeline,
-        )
+        return await asyncio.to_thread(_next_level, bench, history, self.trial.proposal, tuple(self.levels), timeline)
 
-    async def _level(self, start_id: int, concurrency: int) -> Failure | None:
+    async def _level(self, start_id: int, concurrency: int, needed_s: float) -> Failure | None:
         bench, trial = self.bench, self.trial
         bench.scribe.at(TrialNow(trial.trial_id, trial.proposal, len(self.levels)), concurrency)
-        limits = self._limits()
+        limits = self._limits(needed_s)
         level_id = await self.persist(lambda: bench.journal.begin_level(trial.trial_id, start_id, concurrency))
         if self.persist.freed_gpus:
             return None
@@ -230,10 +224,10 @@ class TrialRun:
         stalled = isinstance(outcome, LevelResult) and outcome.end is LevelEnd.STALLED
         return _hang(concurrency) if stalled else outcome
 
-    def _limits(self) -> LevelLimits:
+    def _limits(self, needed_s: float) -> LevelLimits:
         budget = self.bench.budget
         highest = max(self.levels, key=lambda level: level.concurrency, default=None)
-        limits = LevelLimits(budget.level_s(), incumbent_rate=self._rate_to_beat(), lower_level=highest)
+        limits = LevelLimits(budget.level_s(needed_s), incumbent_rate=self._rate_to_beat(), lower_level=highest)
         proposal = self.trial.proposal
         if proposal.purpose is Purpose.PROBE:
             return replace(limits, budget_s=min(limits.budget_s, PROBE_LEVEL_S))
@@ -243,15 +237,28 @@ class TrialRun:
         return limits
 
     def _rate_to_beat(self) -> float | None:
-        """A confirmation is measured to the end, whatever it shows."""
+        """The best rate to be relied on. A confirmation is measured to the end, whatever it shows."""
         if self.trial.proposal.purpose is Purpose.CONFIRM:
             return None
         rates = [
             trial.best_level.completion_rate.value
             for trial in self.bench.journal.trials()
-            if trial.best_level is not None and trial.proposal.purpose is not Purpose.PROBE
+            if trial.best_level is not None and trial.best_level.steady and trial.proposal.purpose is not Purpose.PROBE
         ]
         return max(rates, default=None)
+
+
+def _next_level(
+    bench: Bench,
+    history: Sequence[TrialResult],
+    proposal: Proposal,
+    levels: tuple[LevelResult, ...],
+    timeline: Timeline | None,
+) -> tuple[int, float] | None:
+    concurrency = bench.searcher.next_concurrency(history, proposal, levels, bench.budget.usable_s, timeline)
+    if concurrency is None:
+        return None
+    return concurrency, bench.searcher.needed_s(history, proposal, levels, concurrency, timeline)
 
 
 def _hang(concurrency: int) -> Failure:

@@ -13,8 +13,9 @@ from scipy.special import ndtr
 from launcher.failure import Direction
 from tuner.search.feasibility import Outlook
 from tuner.search.knowledge import Key, Knowledge, family_of, key_of
+from tuner.search.points import points_of
 from tuner.space import FRACTION_STEP
-from tuner.trial import Setting, TrialResult
+from tuner.trial import Purpose, Setting, TrialResult
 
 Array = NDArray[np.float64]
 
@@ -136,7 +137,8 @@ def _step(knowledge: Knowledge) -> float:
 
 def _tried(knowledge: Knowledge) -> set[Key]:
     """Settings that a real start has measured, or that died twice of something that teaches nothing."""
-    measured = {key_of(point.setting) for point in knowledge.real_points}
+    real = [trial for trial in knowledge.history if trial.proposal.purpose is not Purpose.PROBE]
+    measured = {key_of(trial.proposal.setting) for trial in real if points_of([trial])}
     odd = [
         key_of(trial.proposal.setting)
         for trial in knowledge.history

@@ -11,7 +11,8 @@ import numpy as np
 from tuner.search.candidates import Candidate
 from tuner.search.feasibility import Outlook
 from tuner.search.knowledge import Knowledge
-from tuner.search.standings import Standing
+from tuner.search.residence import answer_s, longest_level_s, needed_s
+from tuner.search.standings import TIE_SHARE, Standing
 from tuner.space import ELEMENT_BYTES
 from tuner.trial import Setting
 
@@ -51,6 +52,7 @@ def explanation(knowledge: Knowledge, ranked: Sequence[Standing], *, clear: bool
     sentences = [
         _winner_words(winner, ranked, clear=clear),
         _binding_words(knowledge, winner),
+        *_seconds_words(knowledge, winner),
         *_knob_words(winner, ranked),
         *_export_words(knowledge, winner, exported),
         *_allowlist_words(knowledge, winner),
@@ -113,6 +115,24 @@ def _slope_words(knowledge: Knowledge, winner: Standing) -> str:
         f"; a step costs {1000 * fixed_s:.0f} ms + {1000 * each_s:.2f} ms per running request, "
         f"so 10% more of them would give about {more:.0f}%"
     )
+
+
+def _seconds_words(knowledge: Knowledge, winner: Standing) -> list[str]:
+    """The first concurrency that promised more, and was left out because its answers take longer than a level may."""
+    longest_s = longest_level_s(knowledge)
+    rungs = [rung for rung in knowledge.ladder() if rung > winner.concurrency]
+    slow = [rung for rung in rungs if needed_s(knowledge, winner.setting, rung) > longest_s]
+    if not slow:
+        return []
+    mean, _ = knowledge.rates([(winner.setting, slow[0])])
+    if float(mean[0]) <= winner.log_rate + TIE_SHARE:
+        return []
+    stays_s = answer_s(knowledge, winner.setting, slow[0])
+    why = "its responses take longer" if stays_s is None else f"a response takes about {stays_s:.0f} s there"
+    return [
+        f"Concurrency {slow[0]} and above promises more, but {why}, and this budget gives a level {longest_s:.0f} s at "
+        "the most: give a larger budget."
+    ]
 
 
 def _knob_words(winner: Standing, ranked: Sequence[Standing]) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from tuner.search.candidates import expected_improvement, incumbent_log_rate
 from tuner.search.knowledge import Knowledge
+from tuner.search.residence import longest_level_s, measurable
 from tuner.trial import LevelEnd, LevelResult, Setting
 
 FIRST_SHARE_OF_RANGE = 0.2
@@ -42,21 +43,26 @@ def _filling(knowledge: Knowledge, setting: Setting) -> float | None:
 
 
 def promising_level(knowledge: Knowledge, setting: Setting) -> int:
-    """The concurrency with the highest expected rate."""
+    """The concurrency with the highest expected rate, among those that a level's seconds are enough for."""
     ladder = knowledge.ladder()
-    mean, _ = knowledge.rates([(setting, rung) for rung in ladder])
-    return ladder[int(np.argmax(mean))]
+    rungs = measurable(knowledge, setting, ladder, longest_level_s(knowledge)) or ladder[:1]
+    mean, _ = knowledge.rates([(setting, rung) for rung in rungs])
+    return rungs[int(np.argmax(mean))]
 
 
-def next_level(knowledge: Knowledge, setting: Setting, done: Sequence[LevelResult]) -> int | None:
+def next_level(
+    knowledge: Knowledge, setting: Setting, done: Sequence[LevelResult], remaining_s: float = math.inf
+) -> int | None:
     """The level with the largest expected improvement on what is known, or None when no level can win enough.
 
-    `knowledge` includes `done`. Levels climb: at most LARGEST_CLIMB times what this server has carried.
+    `knowledge` includes `done`. Levels climb: at most LARGEST_CLIMB times what this server has carried, and not to
+    where answers take longer than the level may.
     """
     carried = {level.concurrency for level in done}
     useful = (_useful_up_to(level, _longest_share(knowledge, setting)) for level in done)
     reach = min(max(carried) * LARGEST_CLIMB, *useful, math.inf)
     open_rungs = [rung for rung in knowledge.ladder() if rung not in carried and rung <= reach]
+    open_rungs = measurable(knowledge, setting, open_rungs, min(remaining_s, longest_level_s(knowledge)))
     if not open_rungs or len(done) >= _most_levels(knowledge) or knowledge.rate is None:
         return None
     mean, sd = knowledge.rates([(setting, rung) for rung in open_rungs])

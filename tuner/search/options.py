@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tuner.trial import Setting, TrialResult
@@ -38,5 +39,7 @@ class SearchOptions:
     """Of a start with real weights, before one was timed; None: from the size of the weights."""
     expected_level_s: float = 240.0
     """Of a level, before one was timed."""
+    level_budget_s: float = math.inf
+    """What the budget gives each level."""
     earlier: tuple[TrialResult, ...] = ()
     """Trials of an earlier study on the same model and GPUs. They teach, but cannot be the answer."""

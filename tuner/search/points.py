@@ -11,6 +11,8 @@ from tuner.trial import Interval, LevelEnd, LevelResult, Purpose, Setting, Trial
 LEAST_LOG_SD = 0.01
 """No level is better known than this: two starts of one configuration differ by about a percent."""
 UNSTEADY_FACTOR = 2.0
+MOST_LOG_SD = 3.0
+"""Whatever is known as badly as this is not known at all; more would only overflow."""
 PROBE_LOG_SD = 0.03
 """Doubt added to a rate that was measured with dummy weights."""
 EARLIER_LOG_SD = 0.04
@@ -44,13 +46,18 @@ def objective(level: LevelResult) -> Interval:
 
 
 def points_of(trials: Iterable[TrialResult], *, earlier: bool = False) -> tuple[Point, ...]:
-    """Every level that says something about a rate, oldest first."""
-    return tuple(
+    """Every level that says something about a rate, oldest first.
+
+    A level that is no measurement (its answers took longer than it had) is none beside one that is: its value may be
+    any part of the truth. Where there are no others it is the best there is.
+    """
+    found = tuple(
         _point(trial, level, earlier)
         for trial in trials
         for level in trial.levels
         if level.end not in NO_RATE and objective(level).value > 0
     )
+    return tuple(point for point in found if point.level.completion_rate.is_measurement) or found
 
 
 def _point(trial: TrialResult, level: LevelResult, earlier: bool) -> Point:
@@ -72,4 +79,4 @@ def _log_sd(rate: Interval, steady: bool, doubt: float) -> float:
     relative = rate.half_width / Z95 / rate.value
     if not steady:
         relative *= UNSTEADY_FACTOR
-    return math.hypot(max(relative, LEAST_LOG_SD), doubt)
+    return min(MOST_LOG_SD, math.hypot(max(relative, LEAST_LOG_SD), doubt))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import is_
 
 from scipy.special import ndtr
 
@@ -22,6 +21,7 @@ from tuner.search.knowledge import Knowledge, key_of
 from tuner.search.levels import first_level, next_level, planned_levels
 from tuner.search.options import SearchOptions
 from tuner.search.probes import WORTH_S, confirmed
+from tuner.search.residence import longest_level_s, needed_s
 from tuner.search.standings import TIE_SHARE, Standing, standings
 from tuner.search.starting import roomiest_safe_setting, starting_setting
 from tuner.search.verdict import Verdict, export_of, verdict_of
@@ -82,19 +82,24 @@ class Searcher:
         """
         if proposal.purpose is Purpose.CONFIRM or self._is_stress_only(proposal):
             return proposal.concurrencies[-1] if not done else None
-        running = TrialResult(
-            trial_id=len(history) + 1_000_000,
-            proposal=proposal,
-            state=TrialState.RUNNING,
-            timeline=timeline,
-            levels=tuple(done),
-        )
-        knowledge = self._knowledge([*history, running])
+        knowledge = self._knowledge([*history, _running(history, proposal, done, timeline)])
         if not done:
             return first_level(knowledge, proposal.setting)
         if remaining_s < knowledge.minutes.level_s + knowledge.minutes.stop_and_clean_s:
             return None
-        return next_level(knowledge, proposal.setting, done)
+        return next_level(knowledge, proposal.setting, done, remaining_s)
+
+    def needed_s(
+        self,
+        history: Sequence[TrialResult],
+        proposal: Proposal,
+        done: Sequence[LevelResult],
+        concurrency: int,
+        timeline: Timeline | None = None,
+    ) -> float:
+        """The study seconds without which the running server's level would say nothing; 0 while nobody can tell."""
+        knowledge = self._knowledge([*history, _running(history, proposal, done, timeline)])
+        return min(needed_s(knowledge, proposal.setting, concurrency), longest_level_s(knowledge))
 
     def verdict(self, history: Sequence[TrialResult]) -> Verdict:
         """Incumbent, runner-up, whether the noise can tell them apart, and the explanation."""
@@ -124,7 +129,7 @@ class Searcher:
 
     def _knowledge(self, history: Sequence[TrialResult]) -> Knowledge:
         last = self._last
-        if last is not None and len(last.history) == len(history) and all(map(is_, last.history, history)):
+        if last is not None and last.history == tuple(history):
             return last
         self._last = Knowledge(self.space, self.prior, self.options, history)
         return self._last
@@ -168,6 +173,8 @@ class Searcher:
         reason = f"measured again to settle the winner: {standing.measured.value:,.0f} tokens/s so far"
         proposal = self._proposal(knowledge, standing.setting, Purpose.CONFIRM, reason)
         expected_s = knowledge.minutes.trial(standing.setting, 1.0)
+        least_s = min(needed_s(knowledge, standing.setting, standing.concurrency), longest_level_s(knowledge))
+        expected_s += max(0.0, least_s - knowledge.minutes.level_s)
         return replace(proposal, concurrencies=(standing.concurrency,), expected_s=expected_s)
 
     def _proposal(
@@ -193,6 +200,19 @@ class Searcher:
             expected_rate=_rate(candidate),
             expected_rate_sd=_rate_sd(candidate),
         )
+
+
+def _running(
+    history: Sequence[TrialResult], proposal: Proposal, done: Sequence[LevelResult], timeline: Timeline | None
+) -> TrialResult:
+    """The trial whose server runs, as far as it has come."""
+    return TrialResult(
+        trial_id=len(history) + 1_000_000,
+        proposal=proposal,
+        state=TrialState.RUNNING,
+        timeline=timeline,
+        levels=tuple(done),
+    )
 
 
 def _fastest(found: Sequence[Candidate]) -> Candidate:

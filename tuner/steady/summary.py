@@ -132,11 +132,13 @@ def level_result(seen: Observed) -> LevelResult:
 def _completion_rate(seen: Observed) -> Interval:
     """The steady estimate; without one, tokens over time, with no claim beyond +-100%."""
     elapsed_s = max(seen.ended_s - seen.began_s, 1e-9)
+    counted = seen.generated_tokens / elapsed_s if seen.estimate is None else seen.estimate.rate
     if seen.turned_share < FEWEST_TURNED_SHARE:
-        rate = seen.kept_share * seen.generated_tokens / elapsed_s
-        return Interval(rate, 0.0, max(2 * rate, seen.concurrency * _asked_tokens(seen) / elapsed_s))
+        # Of an answer that takes longer than the level, each client gets one in it at the most.
+        most = seen.concurrency * _asked_tokens(seen) / elapsed_s
+        return Interval(seen.kept_share * counted, 0.0, max(2 * seen.kept_share * counted, most))
     if seen.estimate is None:
-        rate = seen.kept_share * seen.generated_tokens / elapsed_s
+        rate = seen.kept_share * counted
         return Interval(rate, 0.0, 2 * rate)
     value, half = seen.estimate.rate * seen.kept_share, seen.estimate.half_width() * seen.kept_share
     if (_gauge(seen, lambda rank: rank.queued_requests) or 0.0) < SOME_QUEUE:
@@ -146,8 +148,7 @@ def _completion_rate(seen: Observed) -> Interval:
 
 
 def _asked_tokens(seen: Observed) -> float:
-    """Mean answer length, its limit where it is unknown. An answer that takes longer than the level ends once in it at
-    most: that many tokens of every client over the level's seconds bound a rate of which nothing else is known."""
+    """Mean answer length, its limit where it is unknown."""
     return float(np.mean([request.output_tokens or request.max_tokens for request in seen.requests]))
 
 
