@@ -56,3 +56,24 @@ def test_stretches_are_more_even_than_chance_makes_them() -> None:
     spread = [np.std([part.mean() for part in np.array_split(values, 32)]) for values in (played, chance)]
     assert spread[0] < spread[1] / 2
     assert abs(played.mean() / lengths.mean() - 1) < 0.01
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_sample_holds_the_tokens_of_the_whole_even_with_heavy_tails(seed: int) -> None:
+    whole = parse_spec("random:in=1000,out=1000,cv=1.5", seed=seed)
+    output, prompt = whole.output_tokens.astype(float), whole.prompt_tokens.astype(float)
+    chosen = stratified(whole.output_tokens, whole.prompt_tokens, 1024, seed)
+    in_flight = [
+        float((prompt[at] * output[at] + output[at] ** 2 / 2).sum() / output[at].sum())
+        for at in (np.arange(len(output)), chosen)
+    ]
+    assert in_flight[1] == pytest.approx(in_flight[0], rel=0.015)
+    assert output[chosen].mean() == pytest.approx(output.mean(), rel=0.005)
+    assert prompt[chosen].mean() == pytest.approx(prompt.mean(), rel=0.005)
+
+
+def test_a_file_that_is_little_larger_than_the_sample_keeps_its_short_answers() -> None:
+    lengths = np.arange(1, 1501)
+    chosen = lengths[stratified(lengths, lengths, 1024, seed=0)]
+    assert chosen.mean() == pytest.approx(lengths.mean(), rel=0.01)
+    assert np.median(chosen) == pytest.approx(np.median(lengths), rel=0.01)
