@@ -96,7 +96,7 @@ def memory_of(starts: Sequence[RecordedStart]) -> RecordedMemory:
         _check_memory(start)
     bare = _bare(lived, died)
     surplus = _by_fraction(lived, lambda start: _tokens(start) - bare.formula_tokens(start.mem_fraction_static))
-    return replace(bare, surplus_tokens=tuple(surplus.values()))
+    return replace(bare, surplus_tokens=tuple(surplus.values()), needed_gib=_needed_gib(bare))
 
 
 def _bare(lived: tuple[RecordedStart, ...], died: tuple[RecordedStart, ...]) -> RecordedMemory:
@@ -113,15 +113,16 @@ def _bare(lived: tuple[RecordedStart, ...], died: tuple[RecordedStart, ...]) -> 
         fractions=tuple(overheads),
         overheads_gib=tuple(overheads.values()),
         surplus_tokens=(0.0,) * len(overheads),
-        needed_gib=_needed_gib(lived, died),
+        needed_gib=0.0,
     )
 
 
-def _needed_gib(lived: Sequence[RecordedStart], died: Sequence[RecordedStart]) -> float:
+def _needed_gib(memory: RecordedMemory) -> float:
     """The worst step seen, or more where more was seen to die; never more than what a start lived with."""
-    steps = [step_gib(start, level) for start in lived for level in start.levels]
-    deadly = [math.nextafter(seen, math.inf) for start in died if (seen := _seen(start).headroom_gib) is not None]
-    return min(max([*steps, *deadly]), *(_seen(start).headroom_gib or 0.0 for start in lived))
+    steps = [step_gib(start, level) for start in memory.lived for level in start.levels]
+    deadly = [math.nextafter(memory.headroom_gib(start.mem_fraction_static), math.inf) for start in memory.died]
+    lived_with_gib = min(memory.headroom_gib(fraction) for fraction in memory.fractions)
+    return min(max([*steps, *deadly]), lived_with_gib)
 
 
 def step_gib(start: RecordedStart, level: LevelResult) -> float:
