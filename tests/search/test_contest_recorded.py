@@ -194,13 +194,26 @@ def test_levels_without_a_queue_are_repetitions_of_each_other(world: RecordedWor
 
 
 def test_rates_lie_between_the_recorded_points(world: RecordedWorld) -> None:
-    small, large = Setting(0.6, "bfloat16"), Setting(0.9, "bfloat16")
-    assert world.true_rate(small, 256) == pytest.approx(1500)
+    large = Setting(0.9, "bfloat16")
     assert world.true_rate(large, 256) == pytest.approx(2500)
-    assert world.true_rate(Setting(0.75, "bfloat16"), 256) == pytest.approx(2000, rel=0.01)
     assert world.true_rate(large, 256) < world.true_rate(large, 300) < world.true_rate(large, 384)
-    assert world.true_rate(small, 512) == pytest.approx(1500)
     assert world.oracle() == pytest.approx(3000)
+
+
+def test_a_full_pool_shows_its_full_house_and_a_longer_queue(world: RecordedWorld) -> None:
+    small = Setting(0.6, "bfloat16")
+    assert [world.true_rate(small, clients) for clients in (156, 256, 512)] == pytest.approx([1500] * 3)
+    assert world.true_rate(small, 150) < 1500
+    world.start(small)
+    level = world.measure(512)
+    assert isinstance(level, LevelResult)
+    assert level.queued_requests == pytest.approx(512 - 156)
+
+
+def test_another_pools_full_house_lies_between_the_recorded_ones(world: RecordedWorld) -> None:
+    between = Setting(0.75, "bfloat16")
+    assert world.true_rate(between, 512) == pytest.approx(2250, rel=0.01)
+    assert world.true_rate(between, 64) == pytest.approx(world.true_rate(Setting(0.9, "bfloat16"), 64))
 
 
 def test_noise_is_as_wide_as_the_recorded_interval(case: RecordedCase) -> None:

@@ -64,7 +64,7 @@ class RecordedWorld:
         low, high = self.case.space.fraction_bounds
         fewest, most = self.case.space.concurrency
         fractions = {low, high, *(fraction for fraction in self._memory.fractions if low < fraction < high)}
-        recorded = {level for row in self.case.rates.rows for level in row.levels if fewest < level < most}
+        recorded = {level for level in self.case.rates.free if fewest < level < most}
         settings = [Setting(fraction, "bfloat16") for fraction in fractions]
         return max(self.true_rate(setting, level) for setting in settings for level in {fewest, most, *recorded})
 
