@@ -28,11 +28,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from bench.bench_serving import OFFLINE, PYTHON_VARIABLE, ServingJob, make_tokenizer, run_bench_serving, sglang_python
 from bench.figures import figure
@@ -93,14 +95,25 @@ class Turn:
     who: str
     rate: float
     witness: float
+    client_cores: float
+    """What the client itself took of the machine that the server also runs on."""
     prompts_per_pass: float
 
     def show(self) -> None:
         print(
             f"{self.who:14}{self.rate:7.1f} tokens/s; by the server's counters {self.witness:7.1f},"
-            f" {self.prompts_per_pass:.2f} prompts a prefill pass",
+            f" {self.prompts_per_pass:.2f} prompts a prefill pass; the client took {self.client_cores:.2f} cores",
             flush=True,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The server's counters and the client's CPU seconds at one moment."""
+
+    taken_s: float
+    tokens: float
+    client_cpu_s: float
 
 
 @contextlib.contextmanager
@@ -137,7 +150,7 @@ def ours(server: Server, lengths: Lengths, seed: int, sampling: Mapping[str, flo
 def level(server: Server, workload: Workload, seed: int) -> Turn:
     """One level of ours."""
     clock, limits, since = WallClock(), LevelLimits(LEVEL_S, target_share=0.0), server.log_size()
-    seen: list[ServerSample] = []
+    seen: list[Look] = []
     with ServerReader(server.url) as reader:
         measuring = measure_level(
             server.url,
@@ -149,12 +162,12 @@ def level(server: Server, workload: Workload, seed: int) -> Turn:
             reader=reader,
             is_dead=lambda: None,
             seed=seed,
-            on_moment=lambda moment: seen.append(moment.server) if moment.server else None,
+            on_moment=lambda moment: seen.append(look(moment.server, time.process_time())) if moment.server else None,
         )
         result = asyncio.run(measuring)
     if isinstance(result, ServerDied):
         raise SystemExit(result.failure.sentence)
-    return Turn("ours", result.completion_rate.value, middle_rate(seen), server.prompts_per_pass(since))
+    return Turn("ours", result.completion_rate.value, *middle(seen), server.prompts_per_pass(since))
 
 
 def theirs(server: Server, job: ServingJob) -> tuple[Turn, Lengths]:
@@ -164,20 +177,20 @@ def theirs(server: Server, job: ServingJob) -> tuple[Turn, Lengths]:
         found = run_bench_serving(server.python, job)
     rate = float(str(found["output_throughput"]))
     lengths = zip(json.loads(str(found["input_lens"])), json.loads(str(found["output_lens"])), strict=True)
-    turn = Turn("bench_serving", rate, middle_rate(seen), server.prompts_per_pass(since))
+    turn = Turn("bench_serving", rate, *middle(seen), server.prompts_per_pass(since))
     return turn, [{"prompt_tokens": prompt, "output_tokens": answer} for prompt, answer in lengths]
 
 
 @contextlib.contextmanager
-def witness(url: str) -> Iterator[list[ServerSample]]:
-    """Reads the server meanwhile."""
-    seen: list[ServerSample] = []
+def witness(url: str) -> Iterator[list[Look]]:
+    """Reads the server meanwhile, and what bench_serving's process takes."""
+    seen: list[Look] = []
     over = threading.Event()
 
     def watch() -> None:
         with ServerReader(url) as reader:
             while not over.wait(READ_EVERY_S):
-                seen.append(reader.read())
+                seen.append(look(reader.read(), bench_serving_cpu_s()))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -188,17 +201,29 @@ def witness(url: str) -> Iterator[list[ServerSample]]:
         thread.join()
 
 
-def middle_rate(seen: Sequence[ServerSample]) -> float:
-    """Tokens per second by the counters, over the middle four fifths of the time in which they grow.
+def look(sample: ServerSample, client_cpu_s: float) -> Look:
+    """An answer's first token comes from its prefill, which the decode counter leaves out."""
+    tokens = (sample.totals.decoded_tokens or 0.0) + (sample.totals.finished_requests or 0.0)
+    return Look(sample.taken_s, tokens, client_cpu_s)
 
-    An answer's first token comes from its prefill, which the decode counter leaves out.
-    """
-    points = [(each.taken_s, (each.totals.decoded_tokens or 0.0) + (each.totals.finished_requests or 0.0))
-              for each in seen]  # fmt: skip
-    busy = [point for point in points if points[0][1] < point[1] < points[-1][1]]
+
+def bench_serving_cpu_s() -> float:
+    """CPU seconds of our child that is bench_serving; 0 before and after it."""
+    spent_s = 0.0
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if "sglang.bench_serving" in child.cmdline():
+                spent_s += sum(child.cpu_times()[:2])
+    return spent_s
+
+
+def middle(seen: Sequence[Look]) -> tuple[float, float]:
+    """Tokens per second by the counters, and the client's cores, over the middle four fifths of their growth."""
+    busy = [each for each in seen if seen[0].tokens < each.tokens < seen[-1].tokens]
     cut = len(busy) // 10
-    (began_s, before), (ended_s, after) = busy[cut], busy[-1 - cut]
-    return (after - before) / (ended_s - began_s)
+    first, last = busy[cut], busy[-1 - cut]
+    spent_s = last.taken_s - first.taken_s
+    return (last.tokens - first.tokens) / spent_s, (last.client_cpu_s - first.client_cpu_s) / spent_s
 
 
 def take_turns(server: Server, job: ServingJob, repetitions: int) -> tuple[list[Turn], list[Turn], Lengths]:
@@ -235,7 +260,10 @@ def main() -> int:
         print(f"greedy answers of {OUTPUT_TOKENS} tokens all:", flush=True)
         take_turns(server, alike, 1)
     for name, turns in (("bench_serving", them), ("ours", us)):
-        print(f"median {name:14}{median(turns, 'rate'):7.1f} tokens/s; by counters {median(turns, 'witness'):7.1f}")
+        print(
+            f"median {name:14}{median(turns, 'rate'):7.1f} tokens/s; by counters {median(turns, 'witness'):7.1f};"
+            f" its client took {median(turns, 'client_cores'):.2f} cores"
+        )
     print(f"load average {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores")
     figure("rate_to_bench_serving_share", median(us, "rate") / median(them, "rate"), "share")
     figure("rate_to_counters_share", median(us, "rate") / median(us, "witness"), "share")

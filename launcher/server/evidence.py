@@ -17,12 +17,15 @@ from launcher.server.record import ServerRecord
 from launcher.timeline import Timeline
 
 FIRED_UP = "The server is fired up and ready to roll"
+GIVES_UP = "SIGQUIT received"
+"""The launcher, once it has said which child is lost; then it waits for crash diagnostics (0.5.17-0.5.18: a minute)."""
 """In every version from 0.4.10 to 0.5.23, after the warm-up request."""
 BIND_FAILED = "error while attempting to bind on address"
 """uvicorn's words; they come after the weights were loaded."""
 
 _HEAD_BYTES = 4 * 2**20
 _TAIL_BYTES = 4 * 2**20
+_WATCHED = (FIRED_UP, BIND_FAILED, GIVES_UP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class LogFile:
         return self._known_bytes > known
 
     def says(self, words: str) -> bool:
-        """Whether one of the two phrases that a start is watched for has been written."""
+        """Whether one of the phrases that a server is watched for has been written."""
         self._advance()
         return words in self._said
 
@@ -82,8 +85,8 @@ class LogFile:
             new = file.read()
         self._read_bytes += len(new)
         seen = self._recent + new.decode("utf-8", errors="replace")
-        self._said.update(words for words in (FIRED_UP, BIND_FAILED) if words in seen)
-        self._recent = seen[-len(BIND_FAILED) - len(FIRED_UP) :]
+        self._said.update(words for words in _WATCHED if words in seen)
+        self._recent = seen[-max(map(len, _WATCHED)) :]
 
     def _size_bytes(self) -> int:
         try:

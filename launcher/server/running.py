@@ -16,13 +16,13 @@ from launcher.gpus import GpuReader
 from launcher.host import read_host
 from launcher.process import Process, is_gone
 from launcher.server.ending import end, read_family
-from launcher.server.evidence import Circumstances, LogFile, Scene, judge
+from launcher.server.evidence import GIVES_UP, Circumstances, LogFile, Scene, judge
 from launcher.server.readiness import wait_ready
 from launcher.server.record import ServerRecord, StartLimits, StopLimits, StopReport
 from launcher.timeline import Timeline
 
 _CHILD_GRACE_S = 8.0
-"""SGLang's own watchdog looks every second and then tells in the log why; builds up to 0.5.9 never notice."""
+"""SGLang's own watchdog looks every second, and what it tells is waited for; up to 0.5.9 it never notices."""
 
 
 class Server:
@@ -121,4 +121,4 @@ class Server:
             return False
         if self._worker_lost_s is None:
             self._worker_lost_s = self.clock.now_s()
-        return self.clock.now_s() - self._worker_lost_s >= _CHILD_GRACE_S
+        return self.log.says(GIVES_UP) or self.clock.now_s() - self._worker_lost_s >= _CHILD_GRACE_S

@@ -4,7 +4,8 @@ usage: stand_in.py MODE [SGLang flags...]. It prints SGLang's "fired up" line, l
 /health_generate. Modes: good; slow (a line every 0.1 s for a second before it serves); mute (never says or does
 anything); dies (ends with code 7 before it serves); bind (says that it could not bind and hangs); deaf (never
 answers); stubborn (ignores SIGTERM); worker (has a child that dies with it, as SGLang has); straggler (a child
-that outlives it); orphan (the same in a session of its own).
+that outlives it); orphan (the same in a session of its own); bereaved (a scheduler that can be killed, upon which it
+says so as SGLang does, and waits).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 
@@ -56,6 +58,16 @@ def before(mode: str) -> None:
         alive = "os.getppid() == parent" if mode == "worker" else "True"
         code = f"import os, time\nparent = os.getppid()\nwhile {alive}: time.sleep(0.02)"
         subprocess.Popen([sys.executable, "-c", code], start_new_session=mode == "orphan")
+    if mode == "bereaved":
+        code = "import ctypes, time\nctypes.CDLL(None).prctl(15, b'sglang::schedul')\ntime.sleep(60)"
+        threading.Thread(target=mourn, args=(subprocess.Popen([sys.executable, "-c", code]),), daemon=True).start()
+        time.sleep(0.3)
+
+
+def mourn(child: subprocess.Popen[bytes]) -> None:
+    child.wait()
+    say(f"Subprocess scheduler_1 (pid={child.pid}) crashed with exit code {child.returncode}.")
+    say("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
 
 
 def main(words: Sequence[str]) -> None:

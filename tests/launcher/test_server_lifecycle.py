@@ -67,6 +67,19 @@ async def test_a_server_that_serves_is_ready_alive_and_then_gone(tmp_path: Path)
     assert all(is_gone(process) for process in (server.record.root, *server.record.children))
 
 
+async def test_a_lost_scheduler_that_the_log_tells_of_is_not_waited_for(tmp_path: Path) -> None:
+    async with launched(tmp_path, *stand_in("bereaved")) as server:
+        await server.wait_ready(StartLimits(hard_s=20))
+        assert server.poll() is None
+        (child,) = server.record.children
+        os.kill(child.pid, signal.SIGKILL)
+        while "SIGQUIT" not in server.log.text():
+            await asyncio.sleep(0.02)
+        failure = server.poll()
+        assert failure is not None
+        assert failure.kind is Kind.KILLED
+
+
 async def test_a_child_that_outlives_the_launcher_is_killed_before_the_deadline(tmp_path: Path) -> None:
     server = await launch(a_request(tmp_path, *stand_in("straggler")), WallClock())
     await server.wait_ready(StartLimits(hard_s=20))
