@@ -214,7 +214,10 @@ def test_a_budget_counts_what_earlier_runs_spent_and_not_what_the_user_paused(st
     assert budget.spent_s == 1_300.0
     assert budget.remaining_s == 5_900.0
     assert budget.level_s() == 600.0
+    assert budget.level_s(needed_s=900.0) == 900.0
+    assert budget.level_s(needed_s=90.0) == 600.0
     assert Budget(120.0, 100.0, clock, clock.now_s()).level_s() == 8.0
+    assert Budget(120.0, 100.0, clock, clock.now_s()).level_s(needed_s=30.0) == 8.0
 
 
 def test_a_faster_clock_keeps_the_wall_time_that_it_cannot_shorten():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 _PATIENCE_S = 30.0
@@ -42,6 +43,18 @@ class Served:
         ids = list(range(first_id, first_id + prompt))
         body = {"input_ids": ids, "sampling_params": {"max_new_tokens": output, "ignore_eos": True}, **more}
         return self.post("/generate", body)
+
+    def scheduler(self) -> psutil.Process:
+        """The first rank's, by its title; waits until the child has it."""
+        found: list[psutil.Process] = []
+
+        def is_there() -> bool:
+            children = psutil.Process(self.process.pid).children()
+            found[:] = [child for child in children if child.cmdline()[0].startswith("sglang::scheduler")]
+            return bool(found)
+
+        Servers.until(is_there)
+        return found[0]
 
     def wait_gone(self) -> int:
         return self.process.wait(_PATIENCE_S)

@@ -213,14 +213,14 @@ def test_memory_comes_back_after_a_kill_but_not_at_once(servers: Any, tmp_path: 
 
 def test_a_scheduler_that_is_killed_takes_the_launcher_with_it(servers: Any, tmp_path: Path) -> None:
     with servers.serving(tmp_path) as server:
-        psutil.Process(server.process.pid).children()[0].kill()
+        server.scheduler().kill()
         assert server.wait_gone() == -signal.SIGKILL
         assert "Subprocess scheduler_0" in server.log
 
 
 def test_a_zombie_scheduler_outlives_the_launcher(servers: Any, tmp_path: Path) -> None:
     with servers.serving(tmp_path, "--fault", "zombie") as server:
-        zombie = psutil.Process(server.process.pid).children()[0]
+        zombie = server.scheduler()
         server.process.send_signal(signal.SIGTERM)
         server.wait_gone()
         assert _runs(zombie)
