@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tuner.steady.equilibrium import Room, aged_sessions, in_flight, pool_of, running_slots
+from tuner.steady.equilibrium import Room, aged_sessions, in_flight, mix_of, pool_of, running_slots
 from tuner.workload import Lane, Request, Text, load_workload
 
 
@@ -83,3 +83,15 @@ def test_unknown_lengths_give_no_pool() -> None:
     unknown = Lane(4, ((Request("a", Text("x"), 1, 64, None),),))
     assert pool_of([unknown], Room(100)) is None
     assert running_slots([unknown], Room(100)) == [0.0]
+
+
+def test_a_few_long_answers_make_every_draw_another_and_stay_longer() -> None:
+    even, heavy = (
+        mix_of(load_workload(f"random:in=1000,out=1000,cv={cv}", seed=3).lanes(96), Room(90_000)) for cv in (0.5, 1.5)
+    )
+    assert even is not None
+    assert heavy is not None
+    assert even.spread_share < 0.04
+    assert heavy.spread_share > 0.1
+    assert even.memory_tokens == pytest.approx(1250, rel=0.02)
+    assert heavy.memory_tokens == pytest.approx(3250, rel=0.05)

@@ -255,3 +255,20 @@ def test_an_even_count_is_no_rate_until_answers_have_come_and_gone(*, finished: 
     result = level.result(LevelEnd.TIME, 118.0)
     assert (result.doubt is None) is result.steady is sound
     assert result.completion_rate.is_measurement is sound
+
+
+@pytest.mark.parametrize(("cv", "sure"), [(0.4, True), (1.5, False)])
+def test_a_few_long_answers_in_flight_are_no_long_run(*, cv: float, sure: bool) -> None:
+    """The same even count: 30 requests that run for two minutes, in which the longest of a heavy tail never end."""
+    level = controller(f"random:in=1000,out=1000,cv={cv}", 30, 75_000)
+    wave = sorted(level.first_wave(), key=lambda request: request.tokens_to_generate)
+    for request in wave[:15]:
+        level.on_finish(Response(request, "length", request.tokens_to_generate, 1000, 0.0, 60.0))
+    for at in range(1, 60):
+        ranks = (RankSample(running_requests=30, queued_requests=0, used_tokens=70_000),)
+        level.on_moment(Moment(2.0 * at, 800.0 * at, ServerSample(2.0 * at, "toy", ranks=ranks, totals=Totals())))
+    assert level.verdict(118.0) is (LevelEnd.NARROW if sure else None)
+    result = level.result(LevelEnd.TIME, 118.0)
+    assert result.steady is sure
+    assert sure or "a few long answers" in (result.doubt or "")
+    assert (result.completion_rate.half_width < 0.03 * result.completion_rate.value) is sure

@@ -23,6 +23,7 @@ from tuner.workload import Lane, Session, Synthetic
 from tuner.workload.sample import GOLDEN, SILVER, Floats, kronecker, strata
 
 _LONGEST_WAIT_STEPS = 1e9
+_MIX_DRAWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,35 @@ def in_flight(lane: Lane) -> InFlight | None:
         output_tokens=float(output.mean()),
         tokens_each=float((own * output + output**2 / 2).sum() / total),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How much the requests in flight differ from one draw of them to the next, and how long they stay."""
+
+    spread_share: float
+    """Standard deviation of the tokens that they hold together, over the mean: with heavy tails a few long ones decide
+    it, however evenly they are drawn."""
+    memory_tokens: float
+    """Decode steps after which the requests in flight are others: E[L^2] / E[L]."""
+
+
+def mix_of(lanes: Sequence[Lane], room: Room) -> Mix | None:
+    """The closed lanes' mix, from first waves drawn with many seeds; None when a length is unknown or none runs."""
+    counts = [round(count) for count in running_slots(lanes, room)]
+    known = [(lane, count) for lane, count in zip(lanes, counts, strict=True) if count and in_flight(lane)]
+    if not known:
+        return None
+    held = [sum(_held_tokens(lane, count, seed) for lane, count in known) for seed in range(_MIX_DRAWS)]
+    sessions = (session for lane, _ in known for session in lane.sessions)
+    lengths = np.array([request.output_tokens for session in sessions for request in session], dtype=float)
+    memory_tokens = float((lengths**2).sum() / lengths.sum())
+    return Mix(float(np.std(held)) / max(1.0, float(np.mean(held))), memory_tokens)
+
+
+def _held_tokens(lane: Lane, count: int, seed: int) -> int:
+    requests = (session[0] for session in aged_sessions(lane, count, seed))
+    return sum(request.prompt_tokens - request.prefix_tokens + request.age_tokens for request in requests)
 
 
 def arriving_tokens_per_s(lane: Lane) -> float:

@@ -20,8 +20,8 @@ requests in the field report. That is the prior of a regression on the window's 
   1997).
 - Whether it is steady: the means of the first third and the last half of what is left agree (Geweke, 1992).
 - How sure: batch means whose variance is inflated for the lag-one correlation of the batches, the
-  uncertainty of e
-  times the distance to n*, and a floor for what a small sample of the workload leaves.
+  uncertainty of e times the distance to n*, and a floor for what a small sample of the workload leaves. The level
+  adds what one draw of the requests in flight leaves (`equilibrium.Mix`), as long as they are the same ones.
 """
 
 from __future__ import annotations
@@ -87,6 +87,10 @@ class Estimate:
     def not_steady(self) -> Estimate:
         """The same estimate, without the claim to be steady."""
         return replace(self, steady=False)
+
+    def widened(self, share: float) -> Estimate:
+        """The same estimate with a further standard error, as a share of the rate."""
+        return replace(self, standard_error=float(np.hypot(self.standard_error, share * self.rate)))
 
     def half_width(self, confidence: float = 0.95) -> float:
         """Half width of the two-sided interval."""

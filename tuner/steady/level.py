@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from launcher.observe.sample import RankSample
 from tuner.steady.clients import Clients
-from tuner.steady.equilibrium import Room, arrival_variance, arriving_tokens_per_s, pool_of
-from tuner.steady.estimate import Estimate, Point, estimate, mean_of
+from tuner.steady.equilibrium import Room, arrival_variance, arriving_tokens_per_s, mix_of, pool_of
+from tuner.steady.estimate import ELASTICITY_SD, Estimate, Point, estimate, mean_of
 from tuner.steady.filling import ROUNDS, is_full, pace_s
 from tuner.steady.response import Moment, Response, Slo
 from tuner.steady.summary import FEWEST_TURNED_SHARE, FirstToken, Observed, level_result
@@ -22,6 +22,8 @@ ENDLESS_ERRORS = 50
 ERRORS_STALL_S = 60.0
 """So many errors in a row, and nothing else for so long: nothing will finish. (A server that has just died also
 answers with errors; its process is gone a few seconds later, and then it is a crash and not a stall.)"""
+HEAVY_SPREAD_SHARE = 0.1
+"""From this spread of the mix on, one draw of it is no picture of the long run."""
 QUEUE_SLACK = 0.03
 """Running requests within this share of a lower level's, both with a queue: the extra clients only wait."""
 
@@ -66,6 +68,7 @@ class LevelController:
         self._lost_tokens = 0.0
         self._progress_s = began_s
         self._pool = pool_of(lanes, self._room)
+        self._mix = mix_of(lanes, self._room) if self._pool is not None else None
         self._joining: tuple[Request, ...] = ()
         self._filling_rounds = ROUNDS if any(arriving_tokens_per_s(lane) for lane in lanes) else 0
         """How often open loops may still be filled up to their middle."""
@@ -175,6 +178,7 @@ class LevelController:
                 slo=self._slo,
                 total_output_tokens=self._total_output_tokens,
                 turned_share=self._turned_share(),
+                same_few=self._same_few(),
                 began_empty=not self._in_the_middle,
                 arrival_variance=arrival_variance(self._lanes),
             )
@@ -214,7 +218,23 @@ class LevelController:
         if found and self._pool is None and young:
             # Lengths are unknown, or arrivals decide, whose ups and downs last as long as an answer does.
             return found.not_steady()
-        return found
+        return found and found.widened(ELASTICITY_SD * self._spread_share() / (1 + self._renewals(found)) ** 0.5)
+
+    def _spread_share(self) -> float:
+        """By how much another draw of the requests in flight would fill the pool more or less; an empty pool's rate
+        hangs little on what is in it."""
+        used, capacity = mean_of(self._points, "used_tokens"), self._room.capacity_tokens
+        return self._mix.spread_share * min(1.0, used / capacity) if self._mix and used and capacity else 0.0
+
+    def _renewals(self, found: Estimate) -> float:
+        """How often the requests in flight have become others in the window."""
+        pace = pace_s(self._points)
+        return (found.end_s - found.begin_s) / (pace * self._mix.memory_tokens) if self._mix and pace else 0.0
+
+    def _same_few(self) -> bool:
+        """Whether a few long answers hold much of what is in flight, and were the same ones all the time."""
+        found = self._estimate()
+        return found is not None and self._spread_share() >= HEAVY_SPREAD_SHARE and self._renewals(found) < 1
 
     def _turned_share(self) -> float:
         """Finished responses over the requests that run at once."""

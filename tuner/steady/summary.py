@@ -58,6 +58,8 @@ class Observed:
     total_output_tokens: int | None
     turned_share: float = 1.0
     """Finished responses over the requests that ran at once."""
+    same_few: bool = False
+    """A few long answers held much of what was in flight, the same ones all the time."""
     began_empty: bool = False
     """Nobody knew what would be in flight in mid-life: answers of unknown length, or a short open loop."""
     arrival_variance: float = 0.0
@@ -160,6 +162,8 @@ def _doubt(seen: Observed, rate: Interval) -> str | None:
         return "too few readings for an interval: the rate is all tokens over all the time, the ramp-up included"
     if not rate.is_measurement:
         return f"the interval is wider than +-{WIDEST_SHARE:.0%} of the rate"
+    if seen.same_few:
+        return "a few long answers hold much of the pool, and the level was shorter than they take"
     if seen.estimate.steady:
         return None
     if seen.began_empty:
