@@ -35,7 +35,8 @@ class RecordedCase(Case):
         return (
             f"Recorded, interpolated between {self.rates.measured_levels} measured points of "
             f"{len(self.memory.lived)} starts at mem-fraction {_listed(self.memory.lived)}.\n"
-            f"A start needs {self.memory.needed_gib:.2f} GiB of headroom; recorded deaths: {_listed(self.memory.died)}."
+            f"A start needs {self.memory.needed_gib:.2f} GiB of headroom; recorded deaths: "
+            f"{_listed(self.memory.died)}. SGLang's default: {self.prior.default_fraction():g}."
         )
 
 
