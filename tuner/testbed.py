@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from launcher.server import ServerRecord
 
 
+SAMPLE_EVERY_S = 2.0
+SAMPLES_PER_LEVEL = 120
+"""An interval needs dozens of moments."""
+
+
 @dataclass(frozen=True, slots=True)
 class LevelLimits:
     """How long and how well a level is to be measured."""
@@ -29,6 +34,11 @@ class LevelLimits:
     """The rate to beat: a level that clearly cannot is ended as BEATEN."""
     lower_level: LevelResult | None = None
     """The highest level already measured on this start: one that runs no more requests than it is QUEUE_ONLY."""
+
+    @property
+    def sample_every_s(self) -> float:
+        """Study seconds between two looks at the server; a short level is sampled oftener."""
+        return min(SAMPLE_EVERY_S, self.budget_s / SAMPLES_PER_LEVEL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,3 +124,14 @@ def test_texts_that_begin_alike_share_segments() -> None:
     assert first[:4] == second[:4]
     assert first[4] != second[4]
     assert sum(tokens for _, tokens in first) == 1280
+
+
+def test_a_short_level_is_looked_at_oftener() -> None:
+    assert LevelLimits(1200.0).sample_every_s == 2.0
+    assert LevelLimits(30.0).sample_every_s == 0.25
+    short = measure_level(engine(), load_workload("random:in=200,out=100,cv=0.3", seed=1), 16, LevelLimits(30.0))
+    long = measure_level(engine(), load_workload("random:in=200,out=100,cv=0.3", seed=1), 16, LevelLimits(600.0))
+    assert isinstance(short, LevelResult)
+    assert isinstance(long, LevelResult)
+    assert short.completion_rate.is_measurement
+    assert short.completion_rate.value == pytest.approx(long.completion_rate.value, rel=0.05)

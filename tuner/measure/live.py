@@ -16,13 +16,10 @@ from launcher.observe.sample import ServerSample
 from tuner.load import Answer, Failed, LoadClient, Progress, call_for
 from tuner.measure.cap import OUT_TO_CAP, admission_cap
 from tuner.steady import LevelController, Moment, Response, Room, Slo
-from tuner.testbed import LevelLimits
+from tuner.testbed import SAMPLE_EVERY_S, LevelLimits
 from tuner.trial import LevelEnd, LevelResult
 from tuner.workload import Request, Synthetic, Workload
 
-SAMPLE_EVERY_S = 2.0
-SAMPLES_PER_LEVEL = 120
-"""A short level is sampled oftener: an interval needs dozens of moments."""
 _SAMPLE_EVERY_WALL_S = 0.1
 """A scaled clock may not ask the server more often than this."""
 _FASTEST_STREAMED_CLOCK = 4.0
@@ -89,7 +86,7 @@ async def measure_level(
             lengths=workload.lengths,
             total_output_tokens=workload.total_output_tokens,
         )
-        level = _Level(client, controller, clock, limits.budget_s, gpus, reader, is_dead, on_moment, should_stop)
+        level = _Level(client, controller, clock, limits.sample_every_s, gpus, reader, is_dead, on_moment, should_stop)
         result = await level.run(first)
     if isinstance(result, ServerDied) or cap is None:
         return result
@@ -101,7 +98,7 @@ class _Level:
     client: LoadClient
     controller: LevelController
     clock: Clock
-    budget_s: float
+    every_s: float
     gpus: GpuReader | None
     reader: Reader
     is_dead: Callable[[], Failure | None]
@@ -152,8 +149,7 @@ class _Level:
 
     async def _watch(self, first: ServerSample | None) -> LevelEnd | Failure:
         """Sample until the controller, the server or the user ends the level."""
-        every_s = min(SAMPLE_EVERY_S, self.budget_s / SAMPLES_PER_LEVEL)
-        every_s = max(every_s, _SAMPLE_EVERY_WALL_S * self.clock.speed)
+        every_s = max(self.every_s, _SAMPLE_EVERY_WALL_S * self.clock.speed)
         while True:
             await self.clock.sleep(every_s)
             failure = self.is_dead()

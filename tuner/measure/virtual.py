@@ -17,7 +17,6 @@ from tuner.testbed import LevelLimits
 from tuner.trial import LevelResult
 from tuner.workload import Request, Workload
 
-SAMPLE_EVERY_S = 2.0
 _DRAIN_S = 30.0
 _GIB = 2**30
 
@@ -61,6 +60,7 @@ class _Level:
         gauges = engine.gauges()
         self._engine = engine
         self._workload = workload
+        self._every_s = limits.sample_every_s
         self._began_s = engine.now_s
         self._generated = 0
         self._out: dict[str, Request] = {}
@@ -82,7 +82,7 @@ class _Level:
         self._submit(self._controller.first_wave())
         end = None
         while end is None:
-            crashed = self._until(self._engine.now_s + SAMPLE_EVERY_S)
+            crashed = self._until(self._engine.now_s + self._every_s)
             if crashed:
                 return crashed
             self._controller.on_moment(self._moment())
