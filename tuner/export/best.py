@@ -98,7 +98,7 @@ def header(answer: Answer) -> list[str]:
         f"Client concurrency {best.concurrency} (no SGLang flag: keep so many requests in flight)"
         f" completed {rate_words(best.completion_rate)}, 95% interval{_measured(answer.level)}."
     )
-    sentences += [*_margin(answer), *_doubt(view)]
+    sentences += [*_margin(answer), *_doubt(answer)]
     return [
         line
         for sentence in sentences
@@ -165,8 +165,9 @@ def _margin(answer: Answer) -> list[str]:
     return [f"Safety margin: mem-fraction-static {exported:g} needed no lowering{seen}."]
 
 
-def _doubt(view: StudyView) -> list[str]:
-    doubt = None if view.incumbent is None else doubt_words(view.incumbent.completion_rate)
+def _doubt(answer: Answer) -> list[str]:
+    view = answer.view
+    doubt = doubt_words(answer.best.completion_rate) or (answer.level and answer.level.doubt)
     sentences = [] if doubt is None else [f"WARNING: {doubt}."]
     if view.clear is False and view.runner_up is not None:
         sentences.append(f"No clear winner: {best_words(view.runner_up)} cannot be told apart from it.")

@@ -47,4 +47,4 @@ def level_words(level: LevelResult) -> str:
     words = f"concurrency {level.concurrency}: {rate_words(level.completion_rate)}"
     if level.running_requests is not None and level.token_usage_share is not None:
         words += f", {level.running_requests:.0f} running, token usage {level.token_usage_share:.2f}"
-    return f"{words} [{level.end.value}]"
+    return f"{words} [{level.end.value}]" + (f"; {level.doubt}" if level.doubt else "")
