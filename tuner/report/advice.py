@@ -56,7 +56,7 @@ def _after_an_answer(view: StudyView, best: Incumbent) -> Iterator[str]:
     doubt = doubt_words(best.completion_rate)
     if doubt is not None:
         yield f"Do not rely on it: {doubt}."
-    elif view.clear is False:
+    elif view.clear is False and view.runner_up is not None:
         yield "The noise cannot tell the two best apart: more budget could, or take the safer one that was exported."
     if best.concurrency >= _bounds(view, "concurrency")[1]:
         yield f"The best concurrency is the highest that was allowed ({best.concurrency}): allow more."

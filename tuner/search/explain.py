@@ -13,7 +13,7 @@ from tuner.search.feasibility import Outlook
 from tuner.search.knowledge import Knowledge
 from tuner.search.residence import answer_s, longest_level_s, needed_s
 from tuner.search.standings import TIE_SHARE, Standing
-from tuner.space import ELEMENT_BYTES
+from tuner.space import ELEMENT_BYTES, Space, overrides
 from tuner.trial import Setting
 
 Z95 = 1.96
@@ -50,7 +50,7 @@ def explanation(knowledge: Knowledge, ranked: Sequence[Standing], *, clear: bool
         return _nothing_measured(knowledge)
     winner = ranked[0]
     sentences = [
-        _winner_words(winner, ranked, clear=clear),
+        _winner_words(winner, ranked, knowledge.space, clear=clear),
         _binding_words(knowledge, winner),
         *_seconds_words(knowledge, winner),
         *_knob_words(winner, ranked),
@@ -66,7 +66,7 @@ def _nothing_measured(knowledge: Knowledge) -> str:
     return " ".join(["Nothing was measured yet.", *failures])
 
 
-def _winner_words(winner: Standing, ranked: Sequence[Standing], *, clear: bool) -> str:
+def _winner_words(winner: Standing, ranked: Sequence[Standing], space: Space, *, clear: bool) -> str:
     half_width = 100 * winner.measured.half_width / winner.measured.value
     best = (
         f"Best: {name_of(winner.setting)} at concurrency {winner.concurrency}: "
@@ -74,13 +74,27 @@ def _winner_words(winner: Standing, ranked: Sequence[Standing], *, clear: bool) 
     )
     if len(ranked) == 1:
         return f"{best} No other setting was measured."
-    ahead = 100 * math.expm1(math.log(winner.measured.value / ranked[1].measured.value))
+    second = ranked[1]
+    other = f"{name_of(second.setting)} at concurrency {second.concurrency}"
+    ahead = 100 * (winner.measured.value / second.measured.value - 1)
     if clear:
-        return f"{best} It is {ahead:.1f}% ahead of {name_of(ranked[1].setting)}."
+        return f"{best} It is {ahead:.1f}% ahead of {other}."
+    behind = 100 * (second.measured.value / winner.measured.value - 1)
     return (
-        f"{best} No clear winner: {name_of(ranked[1].setting)} differs by {ahead:+.1f}%, within the noise; "
-        "the one with fewer overrides and more headroom stands first."
+        f"{best} No clear winner: {other} measured {second.measured.value:,.0f} tokens/s ({behind:+.1f}%), within the "
+        f"noise; {_tie_words(winner, second, space)}."
     )
+
+
+def _tie_words(winner: Standing, second: Standing, space: Space) -> str:
+    """By what the first of two that the noise cannot tell apart stands first."""
+    if overrides(winner.setting, space) < overrides(second.setting, space):
+        return "the one with fewer overrides stands first"
+    if winner.measured.value >= second.measured.value:
+        return "the higher rate stands first"
+    if winner.headroom_gib > second.headroom_gib:
+        return "the one with more headroom stands first"
+    return "all levels together put the other one below it"
 
 
 def _binding_words(knowledge: Knowledge, winner: Standing) -> str:

@@ -21,7 +21,7 @@ class Verdict:
     incumbent: Incumbent | None
     runner_up: Incumbent | None
     clear: bool
-    """False: the noise cannot tell the two apart ("no clear winner"); the safer one stands first."""
+    """False: the noise cannot tell the two apart ("no clear winner"), or nothing else was measured."""
     explanation: str
 
 
@@ -29,7 +29,7 @@ def verdict_of(knowledge: Knowledge) -> Verdict:
     ranked = standings(knowledge)
     if not ranked:
         return Verdict(None, None, False, explanation(knowledge, ranked, clear=False, exported=None))
-    clear = len(ranked) == 1 or is_clear(ranked[0], ranked[1])
+    clear = len(ranked) > 1 and is_clear(ranked[0], ranked[1])
     return Verdict(
         incumbent=_incumbent(ranked[0]),
         runner_up=_incumbent(ranked[1]) if len(ranked) > 1 else None,
