@@ -101,9 +101,11 @@ def histogram_difference(old: Histogram | None, new: Histogram | None) -> Histog
 
 
 def quantile(histogram: Histogram, share: float) -> float | None:
-    """The `share` quantile in seconds, linear inside its bucket (as Prometheus does); None without
-    observations.
+    """The `share` quantile in seconds: an estimate inside its bucket; None without observations.
 
+    Observations are taken to lie evenly over the part of their bucket that `mean_position` leaves: their mean is then
+    the histogram's own. SGLang's buckets are wide where answers are slow (100 to 200 s): spread over all of such a
+    bucket, answers of 100 to 118 s would seem to have a median of 150 s.
     A quantile in the last, unbounded bucket is that bucket's lower bound: all that is known is "at least".
     """
     total = histogram.cumulative_counts[-1] if histogram.cumulative_counts else 0.0
@@ -114,9 +116,38 @@ def quantile(histogram: Histogram, share: float) -> float | None:
         if count >= wanted:
             if math.isinf(bound_s) or count == below:
                 return below_s
-            return below_s + (bound_s - below_s) * (wanted - below) / (count - below)
+            position = _position((wanted - below) / (count - below), mean_position(histogram))
+            return min(bound_s, below_s + (bound_s - below_s) * position)
         below_s, below = bound_s, count
     return below_s
+
+
+def mean_position(histogram: Histogram) -> float:
+    """Where in their buckets observations lie on average, 0 (lower bounds) to 1: one figure for all buckets, so that
+    the mean it implies is `sum_s / count`.
+
+    0.5, as Prometheus assumes, where the sum cannot tell: there is none, it contradicts the buckets, or a part of it
+    belongs to the unbounded bucket.
+    """
+    at_least_s = widths_s = below_s = below = 0.0
+    for bound_s, count in zip(histogram.upper_bounds_s, histogram.cumulative_counts, strict=True):
+        here = count - below
+        if math.isinf(bound_s) and here > 0:
+            return 0.5
+        if here > 0:
+            at_least_s, widths_s = at_least_s + here * below_s, widths_s + here * (bound_s - below_s)
+        below_s, below = bound_s, count
+    position = (histogram.sum_s - at_least_s) / widths_s if widths_s > 0 else 0.5
+    return position if 0.0 < position <= 1.0 else 0.5
+
+
+def _position(rank_share: float, mean: float) -> float:
+    """Of the observation below which `rank_share` of its bucket's lie: even over the part that is centred on `mean`
+    and reaches one of the bucket's bounds. All 0 to 1.
+    """
+    if mean <= 0.5:
+        return 2 * mean * rank_share
+    return 1 - 2 * (1 - mean) * (1 - rank_share)
 
 
 def quantiles(old: Histogram | None, new: Histogram | None) -> Quantiles | None:

@@ -34,7 +34,10 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Seconds, read from the differences of a histogram over a window."""
+    """Seconds, estimated from the differences of a histogram over a window: exact are the bucket that a quantile lies
+    in and the mean over all buckets (see `tui.rates.quantile`). In the last bucket, which has no upper bound, a figure
+    means "at least".
+    """
 
     p50_s: float | None
     p90_s: float | None

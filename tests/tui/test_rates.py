@@ -22,9 +22,49 @@ def test_a_counter_that_went_back_has_no_difference() -> None:
     assert difference(3.0, 5.0) == 2.0
 
 
-def test_quantiles_are_linear_inside_their_bucket() -> None:
-    histogram = Histogram(BOUNDS, (0.0, 10.0, 10.0, 10.0), 5.0, 10.0)
-    assert quantile(histogram, 0.5) == pytest.approx(0.1 + 0.9 * 0.5)
+E2E_BOUNDS = (10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0, 600.0, 1200.0, 1800.0, 2400.0, math.inf)
+"""The slow end of SGLang's own buckets of end-to-end latencies."""
+
+
+def observed(observed_s: list[float], bounds: tuple[float, ...] = E2E_BOUNDS) -> Histogram:
+    counts = tuple(float(sum(value <= bound for value in observed_s)) for bound in bounds)
+    return Histogram(bounds, counts, sum(observed_s), float(len(observed_s)))
+
+
+def test_the_mean_says_where_in_a_wide_bucket_the_observations_are() -> None:
+    """24 clients whose answers took 100 to 118 s: p50 109 s and p90 116 s, all in the bucket of 100 to 200 s."""
+    window = observed([100.1 + 17.9 * place / 23 for place in range(24)])
+    assert quantile(window, 0.5) == pytest.approx(109.0, rel=0.02)
+    assert quantile(window, 0.9) == pytest.approx(116.0, rel=0.02)
+    assert quantile(window, 1.0) == pytest.approx(118.0, rel=0.02)
+
+
+def test_observations_near_the_upper_bound_of_a_wide_bucket() -> None:
+    window = observed([180.0 + 20.0 * place / 23 for place in range(24)])
+    assert quantile(window, 0.5) == pytest.approx(190.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("counts", "sum_s"),
+    [((0.0, 10.0, 10.0, 10.0), 0.0), ((0.0, 10.0, 10.0, 10.0), 99.0), ((0.0, 10.0, 10.0, 11.0), 5.0)],
+    ids=["no sum", "a sum that contradicts the buckets", "a part of the sum is the unbounded bucket's"],
+)
+def test_where_the_sum_cannot_tell_observations_fill_their_bucket(counts: tuple[float, ...], sum_s: float) -> None:
+    window = Histogram(BOUNDS, counts, sum_s, counts[-1])
+    assert quantile(window, 5 / counts[-1]) == pytest.approx(0.1 + 0.9 * 0.5)
+
+
+@given(st.lists(st.floats(0.5, 2300.0), min_size=1, max_size=60), st.lists(st.floats(0.01, 1.0), min_size=2))
+def test_quantiles_keep_bucket_order_and_mean(observed_s: list[float], shares: list[float]) -> None:
+    window = observed(observed_s)
+    told = [quantile(window, share) or 0.0 for share in sorted(shares)]
+    assert told == sorted(told)
+    for share, value_s in zip(sorted(shares), told, strict=True):
+        place = next(i for i, count in enumerate(window.cumulative_counts) if count >= share * len(observed_s))
+        assert (0.0, *E2E_BOUNDS)[place] <= value_s <= E2E_BOUNDS[place]
+    size = len(observed_s)
+    middles = [quantile(window, (place + 0.5) / size) or 0.0 for place in range(size)]
+    assert sum(middles) / size == pytest.approx(sum(observed_s) / size)
 
 
 def test_a_quantile_in_the_last_bucket_is_its_lower_bound() -> None:

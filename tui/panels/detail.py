@@ -38,6 +38,7 @@ MEANINGS = (
     ("KV evictable", "cached prefixes that make room when a request needs it"),
     ("in flight each", "KV tokens that one running request holds, on average"),
     ("retracted", "requests thrown out of a full pool; their prompt is computed again"),
+    ("p50 p90 p99", "estimates from the server's histograms: right bucket, right mean"),
     (fmt.UNKNOWN, "not known; kvtop invents nothing"),
 )
 
