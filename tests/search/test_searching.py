@@ -316,12 +316,3 @@ def test_the_only_setting_that_was_measured_is_no_clear_winner(toy) -> None:
     assert verdict.incumbent is not None
     assert not verdict.clear
     assert "No other setting was measured" in verdict.explanation
-
-
-def test_a_tie_is_told_with_both_rates_and_why_one_stands_first(toy) -> None:
-    search = searcher()
-    verdict = search.verdict(toy.study(search))
-    if not verdict.clear:
-        assert verdict.runner_up is not None
-        assert f"measured {verdict.runner_up.completion_rate.value:,.0f} tokens/s" in verdict.explanation
-    assert "differs by" not in verdict.explanation
