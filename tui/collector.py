@@ -38,6 +38,10 @@ DISCOVERY_SHARE = 0.0005
 DISCOVER_IN_STUDY_EVERY_S = 2.0
 DISCOVERY_IN_STUDY_SHARE = 0.005
 """A study starts a new server for every trial."""
+FIND_WITHIN_S = 5.0
+"""So long the GPUs wait for the first search: whose simulated GPUs they are is not known before."""
+STUDY_GPUS = "gpus"
+"""Of a study's directory: where its simulated GPUs are kept (none in a real study)."""
 
 
 def find_local_servers() -> tuple[LocalServer, ...]:
@@ -68,7 +72,12 @@ class Collector:
         self._threads: dict[str, Repeating] = {}
         self._local: dict[str, LocalServer] = {}
         self._discovery_problem: str | None = None
-        self._gpus = GpuPoll(open_gpus, settings.gpu_source, lambda: self.interval_s) if open_gpus is not None else None
+        self._box: str | None = None
+        self._gpus = (
+            GpuPoll(open_gpus, settings.gpu_source, lambda: self.interval_s, self._simulated_box)
+            if open_gpus is not None
+            else None
+        )
         self._study = StudyPoll(settings.study) if with_study else None
 
     def start(self) -> None:
@@ -116,8 +125,26 @@ class Collector:
             self._gpus.close()
 
     def _with_pids(self, reading: ServerReading) -> ServerReading:
-        local = self._local.get(reading.url.replace("//localhost:", "//127.0.0.1:"))
+        local = self._local_at(reading.url)
         return replace(reading, pids=local.pids) if local else reading
+
+    def _local_at(self, url: str) -> LocalServer | None:
+        return self._local.get(url.replace("//localhost:", "//127.0.0.1:"))
+
+    def _simulated_box(self) -> str | None:
+        """Where the simulated GPUs are kept of the study that was named, else of the first server that is watched, else
+        of the study that runs here; never those of anybody else. Waits until the servers have been searched once.
+        """
+        self._threads["discover"].first_done.wait(FIND_WITHIN_S)
+        if self._settings.study is not None:
+            return f"simulated:{self._settings.study / STUDY_GPUS}"
+        with self._lock:
+            watched = [self._local_at(url) for url in self._polls]
+        boxes = [f"simulated:{server.gpu_state}" for server in watched if server and server.gpu_state]
+        if not boxes and not self._settings.urls and self._study is not None and self._study.view is not None:
+            boxes = [f"simulated:{self._study.view.directory / STUDY_GPUS}"]
+        self._box = boxes[0] if boxes else self._box
+        return self._box
 
     def _run(self, name: str, step: Callable[[], float], failed: Callable[[str], None]) -> None:
         thread = Repeating(name, step, failed)
@@ -166,12 +193,9 @@ class Collector:
         began = time.thread_time()
         self._discovery_problem = None
         self._local = {server.url: server for server in self._find()}
-        if self._gpus is not None:
-            simulated = [server.gpu_state for server in self._local.values() if server.gpu_state]
-            self._gpus.simulated = f"simulated:{simulated[0]}" if simulated else self._gpus.simulated
         if not self._settings.urls:
             self._forget_gone()
-            for url in self._wanted() - self._polls.keys():
+            for url in sorted(self._wanted() - self._polls.keys()):
                 self._watch(url)
         took_s = time.thread_time() - began
         if self._in_study:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,9 +33,7 @@ def local_servers() -> tuple[LocalServer, ...]:
         if not is_sglang(process.info["cmdline"] or []):
             continue
         for port, host in _listening(process):
-            found[port] = LocalServer(
-                f"http://{host}:{port}", tree(process.pid, parents), _value(process.info["cmdline"], "--gpu-state")
-            )
+            found[port] = LocalServer(f"http://{host}:{port}", tree(process.pid, parents), _gpu_state(process))
     return tuple(found[port] for port in sorted(found))
 
 
@@ -72,6 +71,15 @@ def _value(cmdline: list[str], flag: str) -> str | None:
         if name == flag:
             return value if sign else after or None
     return None
+
+
+def _gpu_state(process: psutil.Process) -> str | None:
+    """Where a simulated server keeps its GPUs; a relative path is relative to where it runs."""
+    told = _value(process.info["cmdline"], "--gpu-state")
+    try:
+        return None if told is None else os.path.join(process.cwd(), told)
+    except (psutil.Error, OSError):
+        return told
 
 
 def _reachable(address: str) -> str:

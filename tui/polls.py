@@ -120,13 +120,21 @@ class ServerPoll:
 class GpuPoll:
     """The newest samples of all GPUs."""
 
-    def __init__(self, open_reader: OpenGpus, source: str | None, interval_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        open_reader: OpenGpus,
+        source: str | None,
+        interval_s: Callable[[], float],
+        simulated: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`simulated` tells where the GPUs of the simulated server that is watched are: they are shown on a machine
+        that has none of its own.
+        """
         self.samples: tuple[GpuSample, ...] = ()
         self.problem: str | None = None
-        self.simulated: str | None = None
-        """Where the GPUs of a simulated server on this machine are: they are shown if it has none of its own."""
         self._open_reader = open_reader
         self._source = source
+        self._simulated = simulated
         self._readers: dict[str | None, GpuReader] = {}
         self._interval_s = interval_s
         self._names: dict[int, str | None] = {}
@@ -135,8 +143,8 @@ class GpuPoll:
         began = time.monotonic()
         try:
             samples = self._reader(self._source).read()
-            if not samples and self.simulated is not None:
-                samples = self._reader(self.simulated).read()
+            if not samples and self._source is None and (simulated := self._simulated()) is not None:
+                samples = self._reader(simulated).read()
         except LauncherError as error:
             self.problem = str(error)
             return self._interval_s()

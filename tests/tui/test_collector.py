@@ -155,24 +155,45 @@ def test_gpus_are_read_rarely_and_sooner_while_there_are_none(interval_s: float,
     assert poll.samples
 
 
-def test_a_simulated_servers_gpus_are_shown_where_there_are_no_others() -> None:
+BOXES = (LocalServer(URL, (11,), "/tmp/box"), LocalServer(OTHER, (12,), "/tmp/other"), LocalServer(URL + "3", (13,)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "found", "box"),
+    [
+        (Settings(), BOXES[:1], "simulated:/tmp/box"),
+        (Settings(), BOXES, "simulated:/tmp/box"),
+        (Settings(urls=(OTHER,)), BOXES, "simulated:/tmp/other"),
+        (Settings(urls=(OTHER.replace("127.0.0.1", "localhost"),)), BOXES, "simulated:/tmp/other"),
+        (Settings(urls=(URL + "3",)), BOXES, None),
+        (Settings(urls=("http://10.0.0.7:1",)), BOXES, None),
+        (Settings(study=Path("/tmp/study")), BOXES, "simulated:/tmp/study/gpus"),
+        (Settings(gpu_source="nvml"), BOXES, None),
+    ],
+)
+def test_simulated_gpus_are_those_of_what_is_watched(
+    settings: Settings, found: tuple[LocalServer, ...], box: str | None
+) -> None:
+    """At the first look already, however many other simulated boxes this machine has."""
     sources: list[str | None] = []
 
     def open_gpus(source: str | None) -> FakeGpus:
         sources.append(source)
-        return FakeGpus(iter([() if source is None else (GpuSample(0, "x (simulated)"),)] * 500))
+        simulated = source is not None and source.startswith("simulated:")
+        return FakeGpus(iter([(GpuSample(0, "x (simulated)"),) if simulated else ()] * 500))
 
     collector = Collector(
-        Settings(interval_s=0.2),
+        replace(settings, interval_s=0.2),
         open_gpus,
         open_reader=lambda url, _key, _timeout_s: FakeReader(url, good),
-        find=lambda: (LocalServer(URL, (11,), "/tmp/box"),),
+        find=lambda: found,
         with_study=False,
     )
     collector.start()
-    until(lambda: bool(collector.frame().gpus))
+    collector.wait_first(5.0)
     collector.stop()
-    assert sources == [None, "simulated:/tmp/box"]
+    assert [source for source in sources if source != settings.gpu_source] == ([] if box is None else [box])
+    assert bool(collector.frame().gpus) is (box is not None)
 
 
 def test_a_driver_that_fails_is_told_and_tried_again(opened: Callable[..., Collector]) -> None:
@@ -226,12 +247,13 @@ def test_a_server_of_this_machine_is_found_by_its_socket(tmp_path: Path) -> None
         "import socket, sys\ns = socket.socket()\ns.bind(('127.0.0.1', 0))\ns.listen()\n"
         "print(s.getsockname()[1], flush=True)\nsys.stdin.read()\n"
     )
-    argv = [sys.executable, str(script), "sglang.launch_server"]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    argv = [sys.executable, str(script), "sglang.launch_server", "--gpu-state", "box"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        found = {server.url: server.pids for server in local_servers()}
-        assert process.pid in found[f"http://127.0.0.1:{port}"]
+        found = {server.url: server for server in local_servers()}[f"http://127.0.0.1:{port}"]
+        assert process.pid in found.pids
+        assert found.gpu_state == str(tmp_path / "box")
         process.communicate("")
 
 
