@@ -194,7 +194,10 @@ class KvtopApp(App[int]):
         return Bar(self._host, state, pace, self.view.needle, self._typing, self._said)
 
     def on_resize(self) -> None:
+        """Also after Ctrl-Z and fg, with the size as it was: the terminal comes back empty, so everything is due."""
         self.draw()
+        for screen in self.screen_stack:
+            screen.query(Board).refresh()
 
     # What the keys do.
 

@@ -91,6 +91,21 @@ def test_sigterm_gives_the_terminal_back() -> None:
     assert LEAVE in screen.written
 
 
+def test_back_from_ctrl_z_everything_is_drawn_again() -> None:
+    with terminal(*ARGV) as screen:
+        screen.read_until(b"cannot be reached")
+        screen.press(b"\x1a")
+        assert os.WIFSTOPPED(os.waitpid(screen.pid, os.WUNTRACED)[1])
+        while screen.master in select.select([screen.master], [], [], 0.1)[0]:
+            screen.read_some()
+        screen.written = b""
+        os.kill(screen.pid, signal.SIGCONT)
+        for drawn in (b"kvtop", b"what binds", b"GPU memory", b"servers", b"history", b"help"):
+            screen.read_until(drawn)
+        screen.press(b"q")
+        assert screen.wait() == 0
+
+
 def test_a_terminal_that_goes_away_takes_it_along(tmp_path: Path) -> None:
     """An ssh connection that breaks: SIGHUP, and SIGCONT right behind it. The recording is whole."""
     path = tmp_path / "run.jsonl"
