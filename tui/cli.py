@@ -133,9 +133,16 @@ def _one_shot(args: argparse.Namespace, settings: Settings) -> int:
     snapshot = look_once(settings, window_s, args.record)
     tell_problems(snapshot)
     print(rendered(snapshot, args, settings), end="")
+    return OK if _is_told(snapshot, settings, diagnosis=args.diagnose) else MACHINE
+
+
+def _is_told(snapshot: Snapshot, settings: Settings, *, diagnosis: bool) -> bool:
+    """Whether what was asked for could be read. A diagnosis is of servers: GPUs alone make none."""
     if settings.study is not None and snapshot.study is None:
-        return MACHINE
-    return OK if snapshot.gpus or any(s.is_live for s in snapshot.servers) or snapshot.study else MACHINE
+        return False
+    if any(server.is_live for server in snapshot.servers):
+        return True
+    return not diagnosis and bool(snapshot.gpus or snapshot.study)
 
 
 def look_once(settings: Settings, window_s: float, record: Path | None = None) -> Snapshot:

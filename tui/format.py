@@ -66,10 +66,10 @@ def seconds(value: float | None) -> str:
 
 
 def span(value: float | None) -> str:
-    """A duration: 45s, 12m05s, 3h20m, 2d4h."""
+    """A duration to the nearest second: 45s, 12m05s, 3h20m, 2d4h."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    whole = int(value)
+    whole = round(value)
     if whole < 60:
         return f"{whole}s"
     if whole < 3600:

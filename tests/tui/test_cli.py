@@ -120,6 +120,13 @@ def test_74_a_gpu_without_memory_figures(capsys: pytest.CaptureFixture[str], gpu
     assert "memory not told by the driver" in capsys.readouterr().out
 
 
+def test_a_diagnosis_of_a_dead_server_is_one(capsys: pytest.CaptureFixture[str], gpus: Callable[..., None]) -> None:
+    """However well its GPUs can be read."""
+    gpus(GpuSample(0, "NVIDIA GB10", utilization_share=0.0))
+    assert run(["--diagnose", "--window", "0.1", "-u", NOBODY], HOME) == 1
+    assert "[critical] down" in capsys.readouterr().out
+
+
 def test_76_a_lost_gpu_keeps_its_place(capsys: pytest.CaptureFixture[str], gpus: Callable[..., None]) -> None:
     fine = [GpuSample(i, "RTX 3090", memory_total_bytes=24 * GIB, memory_used_bytes=2**21) for i in (0, 1, 3)]
     gpus(*fine[:2], GpuSample(2, "RTX 3090", lost=True), fine[2])

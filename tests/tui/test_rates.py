@@ -1,11 +1,14 @@
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.observe.sample import Histogram, RankSample, ServerFacts, ServerSample, Totals
+from tui.panels.look import Look
+from tui.panels.servers import one_server
 from tui.rates import RateTracker, difference, histogram_difference, quantile, quantiles
 
 BOUNDS = (0.1, 1.0, 10.0, math.inf)
@@ -196,3 +199,10 @@ def test_a_percentile_of_too_few_is_not_told(count: int, told: int | None) -> No
 
 def histogram_of(count: float) -> Histogram:
     return Histogram(BOUNDS, (0.0, count / 2, count, count), count, count)
+
+
+def test_the_window_that_is_told_is_the_window(feed: SimpleNamespace) -> None:
+    """To the nearest second: rates over 29.6 s are no rates "over 20s"."""
+    server = feed.watched(feed.ceiling).servers[0]
+    shown = replace(server, rates=replace(server.rates, completion_window_s=29.6))
+    assert any("over 30s, " in row.text for row in one_server(shown, 160, 5, Look(), False))

@@ -167,14 +167,9 @@ def _latency(server: ServerView, width: int) -> Pen:
     for name, told in (("TTFT", rates.ttft), ("ITL", rates.itl), ("E2E", rates.e2e)):
         pen.whole((f"{name} ", "dim"), *_quantiles(told, width))
     if rates.completion_window_s is not None:
-        pen.whole((f"over {fmt.span(coarse(rates.completion_window_s))}", "dim"))
+        pen.whole((f"over {fmt.span(rates.completion_window_s)}", "dim"))
         pen.whole((f", {fmt.count(rates.e2e.count if rates.e2e else None)} responses", "dim"))
     return pen
-
-
-def coarse(window_s: float) -> float:
-    """A window that grows, in steps of 10 s: what changes every second is drawn every second."""
-    return window_s if window_s < 10 else window_s // 10 * 10
 
 
 def _quantiles(told: Quantiles | None, width: int) -> list[Span]:
