@@ -309,9 +309,9 @@ def _server(snapshot: Snapshot, url: str, width: int, look: Look) -> list[Row]:
 
 
 def _trial(snapshot: Snapshot, name: str, width: int, look: Look) -> list[Row]:
-    trials = snapshot.study.trials if snapshot.study else ()
-    found = [trial for trial in trials if str(trial.trial_id) == name]
-    return trial_page(found[0], width, look) if found else _gone(width)
+    study = snapshot.study
+    found = [trial for trial in study.trials if str(trial.trial_id) == name] if study else []
+    return trial_page(found[0], width, look, study.incumbent) if study and found else _gone(width)
 
 
 def _gone(width: int) -> list[Row]:

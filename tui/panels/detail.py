@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from tui import format as fmt
 from tui.build import usage_of
@@ -14,6 +15,9 @@ from tui.panels.servers import FULL_HEIGHT, one_server
 from tui.panels.study import described, interval, setting
 from tui.snapshot import Finding, GpuView, ServerView, Snapshot
 from tuner.trial import LevelResult, Percentiles, TrialResult
+
+if TYPE_CHECKING:
+    from tuner.journal.view import Incumbent
 
 PART_CELLS = 10
 HELP = (
@@ -132,8 +136,8 @@ def _memory_of(gpu: GpuView, parts: Sequence[str], width: int) -> Row:
     return pen.whole((f"{fmt.gib(gpu.sample.memory_total_bytes):>{PART_CELLS}}", "strong")).row()
 
 
-def trial_page(trial: TrialResult, width: int, look: Look) -> list[Row]:
-    """One trial: why it was proposed, what it predicted, what it measured, how it ended."""
+def trial_page(trial: TrialResult, width: int, look: Look, best: Incumbent | None = None) -> list[Row]:
+    """One trial: why proposed, what it predicted, what it measured and how it ended; if it is `best`, the verdict."""
     proposal = trial.proposal
     rows = [_heading(f"trial {trial.trial_id}: {setting(proposal.setting)}", width, look)]
     rows += _paragraph(described(trial), width, 2, "text") + _paragraph(proposal.reason, width, 2, "dim")
@@ -146,6 +150,9 @@ def trial_page(trial: TrialResult, width: int, look: Look) -> list[Row]:
         rows.append(_heading("failure", width, look))
         rows += _paragraph(trial.failure.sentence, width, 2, "bad")
         rows += [row for line in trial.failure.evidence for row in _paragraph(line, width, 4, "dim")]
+    if best is not None and best.trial_id == trial.trial_id:
+        verdict = f"{interval(best.completion_rate)} tok/s finished at concurrency {best.concurrency}"
+        rows += _paragraph(f"the verdict, from all measurements together: {verdict}", width, 2, "finished")
     rows.append(_heading("levels, each as it was measured", width, look))
     for level in trial.levels:
         rows += _level(level, width)

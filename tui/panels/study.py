@@ -60,7 +60,8 @@ def study_rows(
 
 
 def _title(study: StudyView, width: int, look: Look, number: int) -> Row:
-    told = [study.state.value, f"{len(study.trials)} trials"]
+    trials = len(study.trials)
+    told = [study.state.value, f"{trials} trial{'' if trials == 1 else 's'}"]
     if study.simulated:
         told.insert(0, "simulated engine")
     return title_row(number, f"study {study.study_id}", width, look, "  ".join(told))
@@ -68,12 +69,20 @@ def _title(study: StudyView, width: int, look: Look, number: int) -> Row:
 
 def _progress(study: StudyView, now_unix_s: float, width: int, look: Look) -> Row:
     """Budget first, then what the daemon is doing and for how long still."""
+    spent_s = spent_at(study, now_unix_s)
     pen = Pen(width).put("  budget ", "dim")
-    for text, role in meter(study.spent_s / study.budget_s if study.budget_s else None, 16, "kv_used", look):
+    for text, role in meter(spent_s / study.budget_s if study.budget_s else None, 16, "kv_used", look):
         pen.put(text, role)
-    pen.put(f" {fmt.span(study.spent_s)}", "text").put(f" of {fmt.span(study.budget_s)}  ", "dim")
+    pen.put(f" {fmt.span(spent_s)}", "text").put(f" of {fmt.span(study.budget_s)}  ", "dim")
     pen.put(clip_end(_stage(study, now_unix_s), pen.left), "hint")
     return pen.row()
+
+
+def spent_at(study: StudyView, now_unix_s: float) -> float:
+    """Study seconds spent at this moment: the journal's figure is seconds old, and a simulated clock is fast."""
+    if study.spent_at_unix_s is None or study.state.value != "running":
+        return study.spent_s
+    return study.spent_s + max(0.0, now_unix_s - study.spent_at_unix_s) * study.clock_speed
 
 
 def _stage(study: StudyView, now_unix_s: float) -> str:

@@ -62,6 +62,7 @@ def _view(directory: Path, connection: sqlite3.Connection) -> StudyView:
         export_setting=read_fact_as(connection, "export_setting", Setting),
         build=read_fact(connection, "build") or {},
         ended=last_run["ended"] if last_run is not None else None,
+        spent_at_unix_s=last_run["seen_unix_s"] if running and last_run is not None else None,
         server_ports=_server_ports(connection),
     )
 

@@ -113,6 +113,8 @@ class StudyView:
     """The incumbent's setting with its safety margin: what best-config.yaml holds."""
     ended: str | None = None
     """Why the last run ended, in a sentence."""
+    spent_at_unix_s: float | None = None
+    """When a daemon that runs wrote `spent_s`; None where none runs."""
     server_ports: tuple[int, ...] = ()
     """Of the servers that its daemon has launched and not yet proved gone."""
     build: Mapping[str, object] = field(default_factory=dict)
