@@ -70,11 +70,10 @@ def run(argv: Sequence[str] | None, env: Mapping[str, str]) -> int:
     if args.version:
         print(f"kvtop {_version()}")
         return OK
+    _refuse_contradictions(args)
     settings = gather(args, env)
     if settings.study is not None:
         settings = replace(settings, study=named_study(settings.study))
-    if args.record and args.replay:
-        raise SettingsError("--record: a replay is a recording already; copy its file")
     if args.show_config:
         print(settings.shown(), end="")
         return OK
@@ -87,6 +86,19 @@ def run(argv: Sequence[str] | None, env: Mapping[str, str]) -> int:
     if args.replay:
         return _replay(args, settings, one_shot)
     return _one_shot(args, settings) if one_shot else _screen(args, settings)
+
+
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    """SettingsError where two flags name different things to show."""
+    if args.record and args.replay:
+        raise SettingsError("--record: a replay is a recording already; copy its file")
+    if args.demo:
+        for flag in ("url", "study", "replay", "gpus"):
+            if getattr(args, flag):
+                raise SettingsError(f"--{flag}: --demo shows an engine of its own; leave one of them out")
+    if args.replay and (args.url or args.study):
+        flag = "url" if args.url else "study"
+        raise SettingsError(f"--{flag}: --replay shows what was recorded; leave one of them out")
 
 
 def named_study(name: Path) -> Path:

@@ -40,6 +40,7 @@ DISCOVERY_IN_STUDY_SHARE = 0.005
 """A study starts a new server for every trial."""
 FIND_WITHIN_S = 5.0
 """So long the GPUs wait for the first search: whose simulated GPUs they are is not known before."""
+NOT_READ = "GPUs are not read (--no-gpu)"
 STUDY_GPUS = "gpus"
 """Of a study's directory: where its simulated GPUs are kept (none in a real study)."""
 
@@ -107,7 +108,7 @@ class Collector:
             time.time(),
             readings,
             self._gpus.samples if self._gpus else (),
-            self._gpus.problem if self._gpus else None,
+            self._gpus.problem if self._gpus else NOT_READ,
             self._study.view if self._study else None,
             tuple(problem for problem in self._problems() if problem),
         )

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tui import format as fmt
-from tui.panels.binds import binds_rows
+from tui.panels.binds import binds_in_full
 from tui.panels.gpus import gpu_rows
 from tui.panels.look import Look
 from tui.panels.row import Row
@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 def as_text(snapshot: Snapshot, width: int, look: Look) -> str:
     """The panels of the screen as plain lines."""
     rows: list[Row] = []
-    rows += binds_rows(snapshot, width, 2 + 2 * len(snapshot.findings), look, 1)
+    rows += binds_in_full(snapshot, width, look, 1)
     rows += gpu_rows(snapshot, width, 1 + max(1, len(snapshot.gpus)), look, 2)
     rows += server_rows(snapshot.servers, width, 1 + FULL_HEIGHT * max(1, len(snapshot.servers)), look, 3)
     if snapshot.study is not None:

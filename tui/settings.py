@@ -17,6 +17,8 @@ from tui.errors import SettingsError
 INTERVAL_S = (0.2, 60.0)
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9_.-]+)?")
 """A name, an IPv4 address, or an IPv6 address (which urlsplit gives without its brackets)."""
+_ENDPOINT = re.compile(r"/(v1(/[a-z_/]+)?|metrics|health(_generate)?|generate|get_load|(get_)?(server|model)_info)$")
+"""What people copy behind a base address."""
 FILE_KEYS = ("url", "interval_s", "api_key_env", "ascii", "color", "gpu", "window_s")
 """Keys of the config file (TOML)."""
 
@@ -135,9 +137,9 @@ def _from_args(settings: Settings, args: argparse.Namespace) -> Settings:
 
 
 def checked_url(text: str, place: str) -> str:
-    """`host:port` and `http://host:port/` alike become `http://host:port`."""
+    """`host:port`, `http://host:port/` and `http://host:port/metrics` alike become `http://host:port`."""
     url = text.strip()
-    url = (url if "://" in url else f"http://{url}").rstrip("/")
+    url = _ENDPOINT.sub("", (url if "://" in url else f"http://{url}").rstrip("/"))
     wrong = _wrong_with(url)
     if wrong:
         raise SettingsError(f"{place}: {text!r} {wrong}; write http://HOST:PORT (SGLang's default port is 30000)")
@@ -174,8 +176,13 @@ def checked_seconds(value: object, place: str, key: str) -> float:
 
 
 def _checked_gpus(source: str | None) -> str | None:
-    if source is None or source == "nvml" or source.startswith("simulated:"):
+    if source is None or source == "nvml":
         return source
+    kind, _, directory = source.partition(":")
+    if kind == "simulated" and Path(directory).is_dir():
+        return source
+    if kind == "simulated":
+        raise SettingsError(f"--gpus: {source!r}: there is no such directory; it is the server's own --gpu-state")
     raise SettingsError(f"--gpus: {source!r} is no source of GPUs; it is nvml or simulated:DIR")
 
 

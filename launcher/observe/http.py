@@ -45,7 +45,7 @@ class HttpReader:
         for _ in range(_MOST_REDIRECTS + 1):
             answer = self._ask(target, path)
             if answer.status not in _REDIRECTS or answer.location is None:
-                return _body(answer, path)
+                return _body(answer, path, with_key="Authorization" in self._headers)
             target = self._follow(target, answer.location, path)
         raise Unparsable(f"{path} redirects in a circle")
 
@@ -107,14 +107,16 @@ def _split(url: str) -> SplitResult:
     return parts._replace(path=parts.path.rstrip("/"), query="", fragment="")
 
 
-def _body(answer: Answer, path: str) -> str:
+def _body(answer: Answer, path: str, *, with_key: bool) -> str:
     if answer.status == 200:
         return answer.body
-    raise _refusal(answer, path)
+    raise _refusal(answer, path, with_key=with_key)
 
 
-def _refusal(answer: Answer, path: str) -> ObservationError:
+def _refusal(answer: Answer, path: str, *, with_key: bool) -> ObservationError:
     if answer.status in (401, 403):
+        if with_key:
+            return Unauthorized(f"the API key was refused at {path} (--api-key)")
         return Unauthorized(f"{path} needs the server's API key (--api-key)")
     if answer.status in (404, 405, 501):
         said = " ".join(answer.body.split())[:80]

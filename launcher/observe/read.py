@@ -56,7 +56,6 @@ class ServerReader:
         self, url: str, api_key: str | None = None, timeout_s: float = 5.0, clock: Clock | None = None
     ) -> None:
         self._http = HttpReader(url, api_key, timeout_s)
-        self._has_key = bool(api_key)
         self._now_s = time.monotonic if clock is None else clock.now_s
         self._parser = Parser()
         self._lock = threading.Lock()
@@ -203,8 +202,7 @@ class ServerReader:
         ]
         refused = next((problem for problem in problems if isinstance(problem, Unauthorized)), None)
         if refused is not None:
-            wrong = "the API key that was given is not accepted: " if self._has_key else ""
-            return Unauthorized(f"{self.url}: {wrong}{refused}")
+            return Unauthorized(f"{self.url}: {refused}")
         odd = next((problem for problem in problems if isinstance(problem, Unparsable)), None) or self._identify()
         if odd is not None:
             return Unparsable(f"{self.url} is a router or an unsupported server: {odd}")

@@ -158,7 +158,7 @@ def test_a_key_is_sent_and_never_shown() -> None:
         with ServerReader(url, api_key="wrong-key") as reader, pytest.raises(Unauthorized) as refused:
             reader.read()
     assert "--api-key" in str(refused.value)
-    assert "not accepted" in str(refused.value)
+    assert "the API key was refused" in str(refused.value)
     assert "wrong-key" not in str(refused.value)
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from launcher.gpus import GpuProcess, GpuSample
 from tui.cli import can_draw, main, run
+from tui.once import as_text
+from tui.panels.look import Look
 from tui.record import Recorder
 
 HOME = {"HOME": "/nonexistent"}
@@ -53,7 +55,20 @@ def test_nothing_could_be_read_is_one(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "argv", [["-u", "x"], ["-i", "SEC"], ["--config", "/nonexistent.toml"], ["--gpus", "amd"], ["--nonsense"]]
+    "argv",
+    [
+        ["-u", "x"],
+        ["-i", "SEC"],
+        ["--config", "/nonexistent.toml"],
+        ["--gpus", "amd"],
+        ["--gpus", "simulated:/nonexistent"],
+        ["--nonsense"],
+        ["--demo", "-u", NOBODY],
+        ["--demo", "--study", "x"],
+        ["--demo", "--gpus", "nvml"],
+        ["--demo", "--replay", "x"],
+        ["--replay", "x", "-u", NOBODY],
+    ],
 )
 def test_usage_errors_are_two_and_one_sentence(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert leaving([*argv, "--once"]) == 2
@@ -125,6 +140,19 @@ def test_a_diagnosis_of_a_dead_server_is_one(capsys: pytest.CaptureFixture[str],
     gpus(GpuSample(0, "NVIDIA GB10", utilization_share=0.0))
     assert run(["--diagnose", "--window", "0.1", "-u", NOBODY], HOME) == 1
     assert "[critical] down" in capsys.readouterr().out
+
+
+def test_gpus_that_are_not_read_are_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--once", "--no-gpu", "-u", NOBODY], HOME)
+    assert "GPUs are not read (--no-gpu)" in capsys.readouterr().out
+
+
+def test_one_look_keeps_every_word_of_the_advice(feed: SimpleNamespace) -> None:
+    snapshot = feed.watched(feed.ceiling)
+    words = " ".join(as_text(snapshot, 60, Look(color=False, keys=False)).split())
+    finding = snapshot.findings[0]
+    for sentence in (finding.evidence, *finding.tries):
+        assert sentence in words
 
 
 def test_76_a_lost_gpu_keeps_its_place(capsys: pytest.CaptureFixture[str], gpus: Callable[..., None]) -> None:

@@ -61,6 +61,14 @@ def test_urls_as_people_write_them(text: str, url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "end", ["", "/", "/metrics", "/v1", "/v1/", "/v1/chat/completions", "/get_server_info", "/health"]
+)
+def test_an_endpoint_behind_the_address_is_taken_off(end: str) -> None:
+    assert checked_url(f"http://box:30302{end}", "--url") == "http://box:30302"
+    assert checked_url(f"https://gateway/model-v1{end}", "--url") == "https://gateway/model-v1"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         *(

@@ -173,7 +173,10 @@ def test_67_an_old_server_wants_a_key_for_its_metrics(once: Once) -> None:
                       "/v1/loads": guarded(told({"detail": "Not Found"}, 404))}  # fmt: skip
     document = once(routes, code=1)
     assert document["servers"][0]["reach"] == "locked"
+    assert "needs the server's API key" in document["servers"][0]["problem"]
     assert "--api-key" in document["findings"][0]["tries"][0]
+    wrong = once(routes, argv=("--api-key", "sk-2"), code=1)
+    assert "the API key was refused" in wrong["servers"][0]["problem"]
     (server,) = once(routes, argv=("--api-key", "sk-1"))["servers"]
     assert server["running_requests"] == 3
     assert "sk-1" not in json.dumps(server)

@@ -15,8 +15,8 @@ def unreachable(server: ServerView) -> Finding | None:
     """Down, stale or locked; None while a first answer is awaited."""
     problem = server.problem or "no answer yet"
     if server.reach is Reach.LOCKED:
-        tries = ("pass --api-key or set KVTOP_API_KEY",)
-        return Finding("needs_key", Severity.CRITICAL, "API key needed", problem, tries, server.url)
+        tries = ("pass the server's own --api-key or set KVTOP_API_KEY",)
+        return Finding("needs_key", Severity.CRITICAL, "locked by an API key", problem, tries, server.url)
     if server.reach is Reach.FOREIGN:
         tries = ("give the address of the SGLang server itself (behind a router: of each worker)",)
         return Finding("foreign", Severity.CRITICAL, "answers, but not as SGLang", problem, tries, server.url)

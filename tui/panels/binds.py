@@ -28,6 +28,19 @@ def binds_rows(snapshot: Snapshot, width: int, height: int, look: Look, number: 
     return rows[:height]
 
 
+def binds_in_full(snapshot: Snapshot, width: int, look: Look, number: int) -> list[Row]:
+    """The same with every word of the evidence and of the advice, where there is no end to the lines."""
+    rows = [title_row(number, "what binds", width, look)]
+    for server, finding, more in _entries(snapshot):
+        pen, tail = _head(server, finding, look, width), f" +{more}" if more else ""
+        first, *rest = wrap(finding.evidence, pen.left - len(tail))
+        rows.append(pen.put(first, "text").put(tail, "dim").row())
+        rows += [_indented(line, width, "text", None) for line in wrap(" ".join(rest), width - 10) if line]
+        for attempt in finding.tries:
+            rows += [_indented(line, width, "dim", None) for line in wrap(f"try {attempt}", width - 10)]
+    return rows if len(rows) > 1 else [*rows, Pen(width).gap(2).put(_nothing(snapshot), "dim").row()]
+
+
 def _entries(snapshot: Snapshot) -> list[tuple[ServerView | None, Finding, int]]:
     """(server, gravest finding, how many more): the machine's own findings first."""
     found: list[tuple[ServerView | None, Finding, int]] = [(None, f, 0) for f in snapshot.findings if f.url is None]
