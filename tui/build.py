@@ -18,6 +18,8 @@ from tui.snapshot import GpuView, Pool, Rates, Reach, ServerView, Snapshot
 
 DOWN_AFTER_S = 10.0
 """A server that has not answered for this long is down; before that its last figures are stale."""
+STOPPING = ("stopping", "clean slate")
+"""Stages of a study in which its server is ended."""
 ANSWERS = ("NotServed", "Unparsable")
 """Observation errors of something that does answer."""
 
@@ -39,14 +41,31 @@ class SnapshotBuilder:
     def __init__(self, interval_s: float = 1.0) -> None:
         self._step_s = max(STEP_S, interval_s)
         self._servers: dict[str, _Memory] = {}
+        self._study_ports: frozenset[str] = frozenset()
 
     def add(self, frame: Frame) -> Snapshot:
+        frame = replace(frame, servers=self._without_stopped(frame))
         gpus = gpu_views(frame.gpus, frame.servers)
         servers = tuple(self._server(reading, frame, gpus) for reading in frame.servers)
         for url in self._servers.keys() - {reading.url for reading in frame.servers}:
             del self._servers[url]
         snapshot = Snapshot(frame.taken_unix_s, servers, gpus, frame.gpu_problem, frame.study, frame.problems)
         return replace(snapshot, findings=diagnose(snapshot))
+
+    def _without_stopped(self, frame: Frame) -> tuple[ServerReading, ...]:
+        """All but the servers that the study has stopped, or is about to: those are not down."""
+        study = frame.study
+        if study is None:
+            return frame.servers
+        ports = frozenset(map(str, study.server_ports))
+        self._study_ports |= ports
+        stopping = study.stage is not None and study.stage.name in STOPPING
+        stopped = self._study_ports if stopping else self._study_ports - ports
+        return tuple(
+            reading
+            for reading in frame.servers
+            if reading.problem is None or reading.url.rpartition(":")[2] not in stopped
+        )
 
     def _server(self, reading: ServerReading, frame: Frame, gpus: tuple[GpuView, ...]) -> ServerView:
         memory = self._servers.setdefault(reading.url, _Memory(History(self._step_s)))

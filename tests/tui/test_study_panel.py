@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+from tui.build import SnapshotBuilder
+from tui.diagnose.card import card
+from tui.diagnose.reach import no_server
+from tui.panels.binds import binds_rows
 from tui.panels.detail import trial_page
 from tui.panels.look import Look
 from tui.panels.study import spent_at, study_rows
+from tui.snapshot import Reach, Snapshot
+from tuner.journal.view import StageNow, StudyState
 from tuner.trial import Interval
 
 
@@ -45,3 +51,29 @@ def test_the_budget_is_that_of_this_moment(feed: SimpleNamespace) -> None:
     assert spent_at(study, feed.NOON - 4) == 300.0
     assert spent_at(replace(study, state=type(study.state).PAUSED), feed.NOON + 4) == 300.0
     assert spent_at(replace(study, spent_at_unix_s=None), feed.NOON + 4) == 300.0
+
+
+def test_without_a_server_the_study_says_why(feed: SimpleNamespace) -> None:
+    study = replace(feed.STUDY, stage=StageNow("clean slate", 7))
+    states = {state: Snapshot(feed.NOON, study=replace(study, state=state)) for state in StudyState}
+    assert no_server(states[StudyState.RUNNING]) == "the study is between starts (clean slate): no server serves now"
+    assert no_server(states[StudyState.DONE]) == "the study is done: it runs no server"
+    assert "no SGLang server found" in no_server(Snapshot(feed.NOON))
+    for snapshot in states.values():
+        assert no_server(snapshot) in card(snapshot)
+        assert no_server(snapshot) in binds_rows(snapshot, 120, 5, Look(), 1)[1].text
+
+
+def test_a_server_that_the_study_has_stopped_is_not_down(feed: SimpleNamespace) -> None:
+    """The study's own leaves the screen; one that the study never had is down, and so is its own that just died."""
+    up = feed.frame(1000.0, feed.Feed(), feed.SECOND, study=replace(feed.STUDY, server_ports=(30000,)))
+    gone = tuple(replace(reading, problem="refused", problem_kind="Unreachable") for reading in up.servers)
+    measuring = replace(up, taken_unix_s=up.taken_unix_s + 60, servers=gone)
+    stopping = replace(measuring, study=replace(up.study, stage=StageNow("stopping", 7)))
+    between = replace(measuring, study=replace(up.study, server_ports=()))
+    shown = []
+    for later in (measuring, stopping, between):
+        builder = SnapshotBuilder()
+        builder.add(up)
+        shown.append([(server.url[-1], server.reach) for server in builder.add(later).servers])
+    assert shown == [[("0", Reach.DOWN), ("1", Reach.DOWN)], [("1", Reach.DOWN)], [("1", Reach.DOWN)]]

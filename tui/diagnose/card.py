@@ -6,6 +6,7 @@ import textwrap
 import time
 
 from tui import format as fmt
+from tui.diagnose.reach import no_server
 from tui.snapshot import Finding, ServerView, Snapshot
 
 WIDTH = 78
@@ -21,7 +22,7 @@ def card(snapshot: Snapshot, *, ascii_only: bool = False) -> str:
     rest = [finding for finding in snapshot.findings if finding.url is None]
     lines += ["", *(line for finding in rest for line in _finding(finding))] if rest else []
     if not snapshot.servers:
-        lines += ["", "no SGLang server found on this machine; name one with --url"]
+        lines += ["", no_server(snapshot)]
     text = "\n".join(lines) + "\n"
     return fmt.ascii_only(text) if ascii_only else text
 

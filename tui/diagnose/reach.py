@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tui import format as fmt
-from tui.snapshot import Finding, GpuView, Reach, ServerView, Severity
+from tui.snapshot import Finding, GpuView, Reach, ServerView, Severity, Snapshot
 
 HUNG_AFTER_S = 20.0
 """Running requests and no token for this long: one forward step takes seconds at the very most."""
@@ -28,6 +28,17 @@ def unreachable(server: ServerView) -> Finding | None:
         tries = ("look at the end of its log; kvtop keeps trying",)
         return Finding("down", Severity.CRITICAL, "down", problem + last, tries, server.url)
     return None
+
+
+def no_server(snapshot: Snapshot) -> str:
+    """Why there is no server to be seen, in a sentence."""
+    study = snapshot.study
+    if study is None:
+        return "no SGLang server found on this machine; name one with --url"
+    if study.state.value == "running":
+        stage = f" ({study.stage.name})" if study.stage is not None else ""
+        return f"the study is between starts{stage}: no server serves now"
+    return f"the study is {study.state.value}: it runs no server"
 
 
 def hung(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tui.diagnose.reach import no_server
 from tui.panels.look import Look, Role
 from tui.panels.row import Pen, Row, clip, clip_end, title_row, wrap
 from tui.snapshot import Finding, ServerView, Severity, Snapshot
@@ -78,6 +79,4 @@ def _indented(text: str, width: int, role: Role, target: tuple[str, str] | None)
 
 
 def _nothing(snapshot: Snapshot) -> str:
-    if not snapshot.servers:
-        return "no SGLang server found on this machine; looking again every few seconds (or name one with --url)"
-    return "waiting for the first figures"
+    return "waiting for the first figures" if snapshot.servers else no_server(snapshot)
