@@ -325,7 +325,7 @@ def run_app(source: Source, settings: Settings) -> int:
     os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     app = KvtopApp(source, settings, socket.gethostname().split(".")[0])
     try:
-        app.run()
+        app.run(mouse=settings.mouse)
     finally:
         source.stop()
     if app.failure is not None:

@@ -61,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     add("--gpus", metavar="SOURCE", help='where GPUs are read: "nvml" or "simulated:DIR"')
     add("--ascii", action="store_true", help="no Unicode")
     add("--no-color", action="store_true", help="no colours")
+    add("--no-mouse", action="store_true", help="leave the mouse to the terminal (to select and copy text)")
     add("-V", "--version", action="store_true", help="print the version and leave")
     return made
 

@@ -19,8 +19,10 @@ _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?|[0-9A-Fa-f:.]*:
 """A name, an IPv4 address, or an IPv6 address (which urlsplit gives without its brackets)."""
 _ENDPOINT = re.compile(r"/(v1(/[a-z_/]+)?|metrics|health(_generate)?|generate|get_load|(get_)?(server|model)_info)$")
 """What people copy behind a base address."""
-FILE_KEYS = ("url", "interval_s", "api_key_env", "ascii", "color", "gpu", "window_s")
+FILE_KEYS = ("url", "interval_s", "api_key_env", "ascii", "color", "gpu", "mouse", "window_s")
 """Keys of the config file (TOML)."""
+FLAGS = ("ascii", "color", "gpu", "mouse")
+"""Those that are true or false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class Settings:
     ascii: bool = False
     color: bool = True
     gpu: bool = True
+    mouse: bool = True
+    """False leaves the mouse to the terminal, which can then select text."""
     gpu_source: str | None = None
     """None: the driver. "simulated:DIR": the simulated engine's GPUs."""
     study: Path | None = None
@@ -94,12 +98,13 @@ def _apply_file(settings: Settings, path: Path, values: Mapping[str, object], en
         interval_s=times.get("interval_s", settings.interval_s),
         window_s=times.get("window_s", settings.window_s),
     )
-    flags = {key: _checked_bool(values[key], f"{path}: {key}") for key in ("ascii", "color", "gpu") if key in values}
+    flags = {key: _checked_bool(values[key], f"{path}: {key}") for key in FLAGS if key in values}
     settings = replace(
         settings,
         ascii=flags.get("ascii", settings.ascii),
         color=flags.get("color", settings.color),
         gpu=flags.get("gpu", settings.gpu),
+        mouse=flags.get("mouse", settings.mouse),
     )
     if "api_key_env" in values:
         settings = replace(settings, api_key=env.get(str(values["api_key_env"])))
@@ -131,6 +136,7 @@ def _from_args(settings: Settings, args: argparse.Namespace) -> Settings:
         ascii=settings.ascii or args.ascii,
         color=settings.color and not args.no_color,
         gpu=settings.gpu and not args.no_gpu,
+        mouse=settings.mouse and not args.no_mouse,
         gpu_source=_checked_gpus(args.gpus),
         study=args.study,
     )

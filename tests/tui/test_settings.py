@@ -120,3 +120,11 @@ def test_the_config_file_is_refused_in_one_sentence(tmp_path: Path, content: str
 def test_a_config_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         settings("--config", str(tmp_path / "none.toml"))
+
+
+def test_the_mouse_can_be_left_to_the_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "kvtop.toml"
+    file.write_text("mouse = false\n")
+    assert settings().mouse
+    assert not settings("--no-mouse").mouse
+    assert not settings("--config", str(file)).mouse

@@ -120,6 +120,15 @@ def test_a_terminal_that_goes_away_takes_it_along(tmp_path: Path) -> None:
         assert len(recording) >= 1
 
 
+@pytest.mark.parametrize(("argv", "asked"), [((), True), (("--no-mouse",), False)])
+def test_the_terminal_is_asked_for_its_mouse_unless_told_not_to(argv: tuple[str, ...], asked: bool) -> None:
+    with terminal(*ARGV, *argv) as screen:
+        screen.read_until(b"what binds")
+        screen.press(b"q")
+        assert screen.wait() == 0
+    assert (b"\x1b[?1000h" in screen.written) is asked
+
+
 def test_no_color_sends_no_colours() -> None:
     with terminal(*ARGV, NO_COLOR="1") as screen:
         screen.read_until(b"what binds")
