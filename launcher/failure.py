@@ -34,6 +34,8 @@ class Kind(StrEnum):
     CONFIG_ERROR = "config_error"
     MODEL_NOT_FOUND = "model_not_found"
     COMMAND_NOT_FOUND = "command_not_found"
+    UNAUTHORIZED = "unauthorized"
+    """It serves, but asks for an API key that it was not given."""
     KILLED = "killed"
     """Somebody sent SIGKILL or SIGTERM, and it was not us."""
     UNKNOWN = "unknown"

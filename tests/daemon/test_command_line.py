@@ -160,6 +160,17 @@ def test_list_show_status_and_log_read_a_study(kvtune):
     assert "600 tokens/s" in kvtune("compare", "tiny-1", "tiny-1").stdout
 
 
+def test_an_answer_that_could_not_be_written_is_not_claimed(kvtune, finished):
+    assert "written to best-config.yaml" in kvtune("show").stdout
+    journal = Journal(finished)
+    journal.set_fact("unwritten", "/proc/x.yaml: cannot be written (No such file or directory)")
+    journal.close()
+    shown = kvtune("show").stdout
+    assert "written to" not in shown
+    assert "NOT WRITTEN: /proc/x.yaml: cannot be written" in shown
+    assert "`kvtune-auto export tiny-1 --output FILE`" in shown
+
+
 @pytest.mark.usefixtures("finished")
 def test_export_and_report_come_from_the_journal(kvtune, tmp_path):
     text = kvtune("export", "tiny-1").stdout

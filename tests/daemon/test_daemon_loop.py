@@ -105,6 +105,25 @@ async def test_a_server_that_always_hangs_is_the_machines_fault_and_no_rate(stud
     assert [trial.levels for trial in study.journal.trials()] == [()]
 
 
+async def test_a_budget_that_ends_while_a_start_is_made_again_is_the_machines_fault(study, killed):
+    study.testbed.starts = [killed, killed]
+    study.budget_s = 900.0
+    ending = await study.daemon().run()
+    assert (ending.code, ending.done) == (exits.MACHINE, False)
+    assert "somebody killed the server" in ending.sentence
+    assert [trial.state for trial in study.journal.trials()] == [TrialState.INFRASTRUCTURE]
+
+
+async def test_a_server_that_asks_for_a_key_ends_the_study_at_once(study, some_level):
+    level = replace(some_level, end=LevelEnd.STALLED, finished_requests=0, errors_by_kind={"http_401": 80})
+    study.testbed.levels = {16: level}
+    ending = await study.daemon().run()
+    assert (ending.code, ending.done) == (exits.USAGE, False)
+    assert "every request with 401" in ending.sentence
+    assert "`api_key_env:`" in ending.sentence
+    assert study.testbed.log == ["start 0.85", "level 16", "stop"]
+
+
 async def test_a_budget_too_small_for_one_start_says_what_one_needs(study):
     study.budget_s = 300.0
     ending = await study.daemon().run()
@@ -268,5 +287,6 @@ async def test_an_answer_that_cannot_be_written_is_said_and_not_waited_for(study
 
     daemon.bench = replace(daemon.bench, publish=no_space)
     ending = await daemon.run()
-    assert ending.code == exits.OK
+    assert (ending.code, ending.done) == (exits.MACHINE, True)
+    assert ending.sentence.endswith("but the answer is not written")
     assert any("cannot be written" in line for line in study.lines)

@@ -163,6 +163,7 @@ def _summary(view: StudyView) -> dict[str, object]:
         "stage": view.stage,
         "incumbent": view.incumbent,
         "clear_winner": view.clear,
+        "unwritten": view.unwritten,
         "last_failure": view.last_failure,
     }
 

@@ -78,7 +78,13 @@ def result_table(view: StudyView) -> None:
             _add(table, "next", view.runner_up)
         out.print(table)
         out.print(view.explanation)
-        out.print(f"written to {view.asked.get('output')}")
+        out.print(_where(view))
+
+
+def _where(view: StudyView) -> str:
+    if view.unwritten is None:
+        return f"written to {view.asked.get('output')}"
+    return f"NOT WRITTEN: {view.unwritten}; `kvtune-auto export {view.study_id} --output FILE` writes it elsewhere"
 
 
 def _add(table: Table, name: str, best: Incumbent) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from launcher import exits
 from launcher.errors import CleanSlateError, LauncherError
@@ -59,6 +59,7 @@ class Daemon:
         beating = asyncio.create_task(self._beat())
         try:
             ending = await self._work()
+            unwritten = bench.publish_now()
         except (LauncherError, TunerError) as error:
             self._note_end(self._broken(str(error)))
             raise
@@ -68,7 +69,12 @@ class Daemon:
                 await beating
         if self.limits.serve_best and ending.done and ending.code == exits.OK:
             await self._serve_best()
+        if unwritten is not None and ending.code == exits.OK:
+            ending = replace(ending, code=exits.MACHINE, sentence=f"{ending.sentence}, but the answer is not written")
         self._note_end(ending)
+        # Once more, now that the journal holds all that was spent: the evidence tells it too.
+        if unwritten is None:
+            bench.publish_now()
         return ending
 
     async def _serve_best(self) -> None:
@@ -100,7 +106,6 @@ class Daemon:
             ending = self._interrupted()
         except (CleanSlateError, DiskFull) as error:
             ending = self._interrupted() if self.bench.interrupts.stop_asked else self._broken(str(error))
-        self.bench.publish_now()
         return ending
 
     async def _next_trial(self) -> Ending | None:
@@ -115,6 +120,8 @@ class Daemon:
         bench.scribe.at(None)
         if failure is not None and failure.kind in _INPUT_IS_WRONG and not self._ever_served():
             return Ending(exits.USAGE, failure.sentence, done=True)
+        if failure is not None and failure.kind is Kind.UNAUTHORIZED:
+            return Ending(exits.USAGE, failure.sentence, done=False)
         return None
 
     async def _propose(self) -> OpenTrial | None:
@@ -169,10 +176,10 @@ class Daemon:
         trials = self.bench.journal.trials()
         if any(trial.levels for trial in trials):
             return Ending(exits.OK, why, done=True)
-        states = {trial.state for trial in trials}
-        if TrialState.INFRASTRUCTURE in states and TrialState.FAILED not in states:
+        if trials and not any(trial.state is TrialState.FAILED for trial in trials):
             # No configuration was found wanting: what stood in the way may be gone when the study is resumed.
-            return self._broken(f"nothing could be measured: {_sentence(_last_failure(trials))}; {why}")
+            met = _last_failure(trials)
+            return self._broken("nothing could be measured: " + (f"{met.sentence}; {why}" if met else why))
         return Ending(exits.NOTHING_FEASIBLE, f"nothing could be measured: {why}", done=True)
 
     def _interrupted(self) -> Ending:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.daemon.scribe import Scribe
+from tuner.errors import DiskFull
 from tuner.export import read_answer, write_best
 from tuner.journal import Journal
 from tuner.journal.view import BoundaryPoint
@@ -42,8 +43,17 @@ class Publisher:
         if verdict.incumbent is None:
             return
         self.journal.set_fact("export_setting", self.searcher.export_setting(history))
-        write_best(read_answer(self.journal.directory), self.output)
+        self._write()
         self.scribe.screen.best(verdict.incumbent)
+
+    def _write(self) -> None:
+        """The journal keeps why the files are not there: whoever looks later must not be sent to them."""
+        try:
+            write_best(read_answer(self.journal.directory), self.output)
+        except DiskFull as error:
+            self.journal.set_fact("unwritten", str(error))
+            raise
+        self.journal.set_fact("unwritten", None)
 
 
 def boundary(searcher: Searcher, history: tuple[TrialResult, ...]) -> list[BoundaryPoint]:

@@ -32,6 +32,7 @@ LAST_TARGET_SHARE = 0.01
 """Of the interval's half width in the study's last level."""
 HANG_S = 120.0
 """Beyond half its time again, after which a measurement that has not ended itself never will."""
+UNAUTHORIZED = ("http_401", "http_403")
 PAUSE_S = 30.0
 """Between two looks at something that is in the way: a stranger's process on a GPU, a full disk."""
 
@@ -50,12 +51,14 @@ class Bench:
     publish: Callable[[], None]
     """Write down verdict and export, after every measured level."""
 
-    def publish_now(self) -> None:
-        """Publish; a failure is said and not waited for, since everything published is in the journal too."""
+    def publish_now(self) -> str | None:
+        """Publish; why it failed, if it did, is said and not waited for: what is published is in the journal too."""
         try:
             self.publish()
         except DiskFull as error:
             self.scribe.say("export", str(error))
+            return str(error)
+        return None
 
 
 class Persist:
@@ -89,6 +92,8 @@ class TrialRun:
         self.trial = trial
         self.levels = list(trial.levels)
         self.persist = Persist(bench)
+        self.met: Failure | None = None
+        """What ended the last start."""
 
     async def run(self) -> Failure | None:
         """The failure that ended the trial, if one did. An interrupted trial stays open in the journal."""
@@ -105,8 +110,12 @@ class TrialRun:
             attempts += 1
             self.bench.scribe.say("retry", f"started again ({attempts} of {RETRIES}): {failure.sentence}")
         if not self._left_open:
-            await self._end(failure)
+            await self._end(failure or self._why_unmeasured())
         return failure
+
+    def _why_unmeasured(self) -> Failure | None:
+        """Where time ran out while it was started again, the reason is what it was started again for."""
+        return None if self.levels or self.trial.proposal.purpose is Purpose.PROBE else self.met
 
     @property
     def _left_open(self) -> bool:
@@ -147,7 +156,7 @@ class TrialRun:
             failure = await self._climb(start_id, started.timeline)
         if failure is not None:
             bench.scribe.say("failure", failure.sentence)
-            told = failure
+            told = self.met = failure
             await self.persist(lambda: bench.journal.fail_start(start_id, told))
         return failure
 
@@ -221,8 +230,9 @@ class TrialRun:
             if bench.budget.usable_s <= 0:
                 raise
             return _hang(concurrency)
-        stalled = isinstance(outcome, LevelResult) and outcome.end is LevelEnd.STALLED
-        return _hang(concurrency) if stalled else outcome
+        if isinstance(outcome, Failure) or outcome.end is not LevelEnd.STALLED:
+            return outcome
+        return _refused(concurrency, outcome) or _hang(concurrency)
 
     def _limits(self, needed_s: float) -> LevelLimits:
         budget = self.bench.budget
@@ -259,6 +269,22 @@ def _next_level(
     if concurrency is None:
         return None
     return concurrency, bench.searcher.needed_s(history, proposal, levels, concurrency, timeline)
+
+
+def _refused(concurrency: int, level: LevelResult) -> Failure | None:
+    """Every start of it would answer the same. None where the server did not ask for a key."""
+    status = next((kind.removeprefix("http_") for kind in UNAUTHORIZED if kind in level.errors_by_kind), None)
+    if status is None or level.finished_requests:
+        return None
+    return Failure(
+        kind=Kind.UNAUTHORIZED,
+        stage=Stage.UNDER_LOAD,
+        mem_fraction_direction=Direction.NONE,
+        culprit=Culprit.UNKNOWN,
+        retry=False,
+        sentence=f"at concurrency {concurrency} the server answered every request with {status}: it asks for an API"
+        " key; name the environment variable that holds it under `api_key_env:`",
+    )
 
 
 def _hang(concurrency: int) -> Failure:

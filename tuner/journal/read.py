@@ -61,6 +61,7 @@ def _view(directory: Path, connection: sqlite3.Connection) -> StudyView:
         decisions=read_decisions(connection),
         export_setting=read_fact_as(connection, "export_setting", Setting),
         build=read_fact(connection, "build") or {},
+        unwritten=read_fact(connection, "unwritten"),
         ended=last_run["ended"] if last_run is not None else None,
         spent_at_unix_s=last_run["seen_unix_s"] if running and last_run is not None else None,
         server_ports=_server_ports(connection),

@@ -111,6 +111,8 @@ class StudyView:
     decisions: tuple[Decision, ...] = ()
     export_setting: Setting | None = None
     """The incumbent's setting with its safety margin: what best-config.yaml holds."""
+    unwritten: str | None = None
+    """Why the answer's files could not be written, in a sentence; None where they were, or there is no answer yet."""
     ended: str | None = None
     """Why the last run ended, in a sentence."""
     spent_at_unix_s: float | None = None
