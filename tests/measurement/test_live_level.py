@@ -9,7 +9,7 @@ from typing import Any
 from launcher.clock import WallClock
 from launcher.failure import Culprit, Direction, Failure, Kind, Stage
 from tuner.measure.live import ServerDied, measure_level
-from tuner.steady import Moment
+from tuner.steady import Moment, Slo
 from tuner.testbed import LevelLimits
 from tuner.trial import LevelEnd, LevelResult
 from tuner.workload import Workload, load_workload
@@ -46,6 +46,15 @@ async def test_beyond_the_streaming_speed_the_servers_counter_is_read(toy_server
     await measure(toy_server, workload, speed=20.0, on_moment=moments.append)
     assert all(body["stream"] is False for body in toy_server.bodies)
     assert (moments[-1].generated_tokens or 0) > 0
+
+
+async def test_an_slo_judges_every_answer_at_any_speed(toy_server: Any) -> None:
+    toy_server.token_wall_s = 0.001
+    workload = load_workload("random:in=5,out=8", seed=1)
+    result = await measure(toy_server, workload, speed=10.0, slo=Slo(ttft_p95_s=1e-6))
+    assert isinstance(result, LevelResult)
+    assert result.goodput_tokens_per_s == 0.0
+    assert result.slo_attainment_share == 0.0
 
 
 async def test_an_open_loop_runs_over_http(toy_server: Any) -> None:

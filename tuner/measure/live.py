@@ -24,7 +24,7 @@ _SAMPLE_EVERY_WALL_S = 0.1
 """A scaled clock may not ask the server more often than this."""
 _FASTEST_STREAMED_CLOCK = 4.0
 """Beyond this speed thousands of pieces a second would arrive: answers are then taken whole, and the server's
-own counters and histograms tell how they went."""
+own counters and histograms tell how they went; but not where an SLO judges each answer by itself."""
 _AFTER_ERROR_S = 1.0
 _DRAIN_S = 60.0
 _LAST_WORDS_S = 20.0
@@ -86,7 +86,9 @@ async def measure_level(
             lengths=workload.lengths,
             total_output_tokens=workload.total_output_tokens,
         )
-        level = _Level(client, controller, clock, limits.sample_every_s, gpus, reader, is_dead, on_moment, should_stop)
+        streams = clock.speed <= _FASTEST_STREAMED_CLOCK or slo is not None
+        every_s = limits.sample_every_s
+        level = _Level(client, controller, clock, every_s, streams, gpus, reader, is_dead, on_moment, should_stop)
         result = await level.run(first)
     if isinstance(result, ServerDied) or cap is None:
         return result
@@ -99,6 +101,7 @@ class _Level:
     controller: LevelController
     clock: Clock
     every_s: float
+    streams: bool
     gpus: GpuReader | None
     reader: Reader
     is_dead: Callable[[], Failure | None]
@@ -185,15 +188,11 @@ class _Level:
 
         That counter leaves out each answer's first token, which comes from its prefill.
         """
-        if self._streams:
+        if self.streams:
             return float(self.finished_tokens + sum(progress.tokens for progress in self.progress.values()))
         before = first.totals.decoded_tokens if first else None
         after = now.totals.decoded_tokens if now else None
         return None if before is None or after is None else after - before + self.answers
-
-    @property
-    def _streams(self) -> bool:
-        return self.clock.speed <= _FASTEST_STREAMED_CLOCK
 
     async def _read_gpus(self) -> tuple[GpuSample, ...]:
         return () if self.gpus is None else await asyncio.to_thread(self.gpus.read)
@@ -203,7 +202,7 @@ class _Level:
         following: tuple[Request, ...] = (request,)
         while following:
             (request,) = following
-            call = call_for(request, stream=self._streams, texts=self.known_texts)
+            call = call_for(request, stream=self.streams, texts=self.known_texts)
             progress = self._begin(request)
             answer = await self.client.play(call, progress)
             del self.progress[request.request_id]

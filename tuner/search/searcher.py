@@ -60,7 +60,9 @@ class Searcher:
         confirmation = next_confirmation(knowledge)
         if best is not None:
             exploration = self._exploration(knowledge, best)
-            kept_s = reserve_s(knowledge) if confirmation is not None else 0.0
+            # A setting that was measured alone is no winner: another one says more than the same again.
+            alone = len(standings(knowledge)) == 1
+            kept_s = reserve_s(knowledge) if confirmation is not None and not alone else 0.0
             if exploration.expected_s + kept_s <= remaining_s:
                 return exploration
         if confirmation is None:

@@ -228,10 +228,14 @@ def _pace(response: Response) -> float | None:
 
 
 def _goodput_shares(seen: Observed, times: Times) -> tuple[float | None, float | None]:
-    """Shares of tokens and of responses that keep every SLO; None where there is no SLO."""
-    if not seen.slo.any or not times.e2e_s or not times.ttft_s or not times.itl_mean_s:
+    """Shares of tokens and of responses that keep every SLO; None where there is no SLO, or nothing to judge by.
+
+    Answers too short to have a pace keep any limit on it.
+    """
+    judged = times.ttft_s if seen.slo.ttft_p95_s is not None else [0.0]
+    if not seen.slo.any or not times.e2e_s or not judged:
         return None, None
-    rows = zip(times.e2e_s, times.output_tokens, cycle(times.ttft_s), cycle(times.itl_mean_s), strict=False)
+    rows = zip(times.e2e_s, times.output_tokens, cycle(judged), cycle(times.itl_mean_s or [0.0]), strict=False)
     kept = [(tokens, seen.slo.met(ttft, itl, e2e)) for e2e, tokens, ttft, itl in rows]
     good = sum(tokens for tokens, met in kept if met)
     return good / sum(tokens for tokens, _ in kept), sum(met for _, met in kept) / len(kept)

@@ -1,0 +1,39 @@
+"""What cannot fit the model is refused before anything is started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.daemon.context import context_tokens, refuse_beyond_context
+from tuner.errors import StudyFileError
+from tuner.study_file import build_study
+from tuner.workload import load_workload
+
+
+@pytest.mark.parametrize(
+    ("more", "config", "context"),
+    [
+        ({"model": "M"}, {"max_position_embeddings": 4096}, 4096),
+        ({"model": "M"}, {"text_config": {"max_position_embeddings": 4096, "rope_scaling": {"factor": 4}}}, 16_384),
+        ({"model": "M", "flags": {"context-length": 2048}}, {"max_position_embeddings": 4096}, 2048),
+        ({"model": "M"}, {}, None),
+        ({"engine": "simulated", "preset": "llama-70b-8x-h100"}, {}, 131_072),
+    ],
+)
+def test_the_context_is_as_pinned_or_as_the_model_says(
+    more: dict[str, Any], config: dict[str, Any], context: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    study = build_study({**more, **({"model": str(tmp_path)} if "model" in more else {})})
+    assert context_tokens(study) == context
+
+
+def test_requests_beyond_the_context_are_refused_with_both_numbers() -> None:
+    study = build_study({"engine": "simulated", "preset": "llama-70b-8x-h100"})
+    refuse_beyond_context(study, load_workload("random:in=100000,out=500", seed=0))
+    with pytest.raises(StudyFileError, match=r"workload: its longest request takes 100,000,500 tokens, .* 131,072"):
+        refuse_beyond_context(study, load_workload("random:in=100000000,out=500", seed=0))
