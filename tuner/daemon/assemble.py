@@ -19,6 +19,7 @@ from launcher.nvml import open_gpus
 from launcher.redact import redact
 from launcher.version import SglangBuild, detect_build
 from tuner.budget import Budget, longest_level_s
+from tuner.daemon.context import refuse_beyond_context
 from tuner.daemon.earlier import earlier_lessons
 from tuner.daemon.interrupts import Interrupts
 from tuner.daemon.loop import Daemon, Ending, Limits
@@ -145,6 +146,7 @@ def find_world(study: Study, directory: Path) -> World:
     samples = gpus.read()
     _refuse_impossible(study, build, samples)
     workload = load_workload(study.workload, seed=study.seed)
+    refuse_beyond_context(study, workload)
     return World(study, directory, build, gpus, samples, workload)
 
 
