@@ -14,7 +14,7 @@ from tuner.memory import MemoryPrior, ModelGeometry
 from tuner.search import Searcher, SearchOptions
 from tuner.search.levels import is_full
 from tuner.space import Space
-from tuner.trial import Minutes, Purpose, Setting, TrialResult, TrialState
+from tuner.trial import Minutes, Percentiles, Purpose, Setting, TrialResult, TrialState
 
 KIMI = ModelGeometry("kimi_k2", 61, 7168, 18432, 163840, 64, 64, 112, 512, 64, 384, 594e9, True)
 DENSE = replace(KIMI, experts=0)
@@ -316,3 +316,13 @@ def test_the_only_setting_that_was_measured_is_no_clear_winner(toy) -> None:
     assert verdict.incumbent is not None
     assert not verdict.clear
     assert "No other setting was measured" in verdict.explanation
+
+
+def test_levels_that_all_miss_the_slo_are_told_with_their_times(toy) -> None:
+    trial = toy.study(searcher())[0]
+    late = Percentiles(1.0, 2.0, 3.0, 4.0)
+    missed = tuple(replace(level, goodput_tokens_per_s=0.0, ttft_s=late) for level in trial.levels)
+    verdict = searcher().verdict([replace(trial, levels=missed)])
+    assert verdict.incumbent is None
+    assert "No response of any level kept the SLO" in verdict.explanation
+    assert "TTFT p95 3.00 s" in verdict.explanation

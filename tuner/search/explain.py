@@ -62,8 +62,27 @@ def explanation(knowledge: Knowledge, ranked: Sequence[Standing], *, clear: bool
 
 
 def _nothing_measured(knowledge: Knowledge) -> str:
-    failures = _failure_words(knowledge)
-    return " ".join(["Nothing was measured yet.", *failures])
+    missed = _missed_slo_words(knowledge)
+    return " ".join([missed or "Nothing was measured yet.", *_failure_words(knowledge)])
+
+
+def _missed_slo_words(knowledge: Knowledge) -> str | None:
+    """Where levels were measured and no response of any kept the SLOs."""
+    judged = [
+        (level.completion_rate.value, trial.proposal.setting, level)
+        for trial in knowledge.history
+        for level in trial.levels
+        if level.goodput_tokens_per_s == 0
+    ]
+    if not judged:
+        return None
+    rate, setting, level = max(judged, key=lambda one: one[0])
+    first = "" if level.ttft_s is None else f", TTFT p95 {level.ttft_s.p95:.2f} s"
+    last = "" if level.e2e_s is None else f", E2E p95 {level.e2e_s.p95:.1f} s"
+    return (
+        f"No response of any level kept the SLO: {name_of(setting)} at concurrency {level.concurrency} completed "
+        f"{rate:,.0f} tokens/s{first}{last}. Loosen the SLO or allow lower concurrency."
+    )
 
 
 def _winner_words(winner: Standing, ranked: Sequence[Standing], space: Space, *, clear: bool) -> str:
