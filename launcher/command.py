@@ -93,10 +93,11 @@ def compose(command: Sequence[str], argv: Sequence[str], env: Mapping[str, str])
     return (*command, *argv)
 
 
-def check_executable(command: Sequence[str], path: str | None) -> None:
-    """Raises UsageError when the first word is no program. `path` is the PATH it will be started with."""
+def check_executable(command: Sequence[str], path: str | None, key: str = "command") -> None:
+    """Raises UsageError when the first word is no program. `path` is the PATH it will be started with, `key` what
+    named the command."""
     if shutil.which(command[0], path=path) is None:
-        raise UsageError(f"command: there is no program {command[0]!r}; give its full path or set PATH")
+        raise UsageError(f"{key}: there is no program {command[0]!r}; give its full path or set PATH")
 
 
 def flag_value(command: Sequence[str], name: str) -> str | None:

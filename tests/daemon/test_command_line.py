@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,7 +94,11 @@ def test_a_pinned_port_that_is_in_use_is_the_machines_fault(kvtune, tmp_path):
         (["show"], "there is no such study"),
         (["stop"], "no study is running"),
         (["export", "--format", "toml"], "toml"),
-        (["--then", "no-such-program x"], "no-such-program"),
+        (["--then", "no-such-program x"], "--then: there is no program 'no-such-program'"),
+        (["--then", "touch a; sleep 1"], "--then: 'touch a; sleep 1': is started without a shell"),
+        (["--then", "ls>there"], "sh -c '...'"),
+        (["--then", "no-such-program 'a; b' \"c | d\""], "there is no program"),
+        (["--warm-start", "zzz"], "warm_start: study 'zzz': there is no such study"),
         (["--then", "true", "--serve-best"], "--serve-best"),
         (["--then", "'"], "--then"),
         (["--output", "nowhere/best.yaml"], "output"),
@@ -178,10 +183,17 @@ def test_export_and_report_come_from_the_journal(kvtune, tmp_path):
     assert "SIMULATED" in text
     assert kvtune("export", "tiny-1", "--format", "systemd", "--output", "unit").returncode == 0
     assert "ExecStart=" in (tmp_path / "unit").read_text()
-    done = kvtune("report", "tiny-1")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "tiny-1.html").read_text().startswith("<!doctype html>")
+    assert kvtune("report", "tiny-1").stdout.startswith("<!doctype html>")
+    assert list(tmp_path.glob("*.html")) == []
     assert kvtune("report", "tiny-1", "--format", "markdown").stdout.startswith("# tiny-1")
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_report_on_a_terminal_is_a_file(kvtune, tmp_path, monkeypatch):
+    monkeypatch.setattr("tuner.cli.outcome.sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    done = kvtune("report", "tiny-1")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (tmp_path / "tiny-1.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.usefixtures("finished")

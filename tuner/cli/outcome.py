@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,14 +86,14 @@ def export(study: str | None, form: str, output: str | None) -> None:
 @click.command()
 @_study
 @click.option("--format", "form", type=click.Choice(("html", "markdown")), default="html", show_default=True)
-@_output
+@click.option("--output", metavar="FILE", help="Default: stdout; where that is a terminal, HTML goes to STUDY.html.")
 def report(study: str | None, form: str, output: str | None) -> None:
     """One page: the answer, how it was found, where the time went, every failure. Default: the newest."""
     from tuner.journal import find_study, read_study
     from tuner.report import html_page, markdown_page
 
     view = read_study(find_study(study))
-    if form == "html" and output is None:
+    if form == "html" and output is None and sys.stdout.isatty():
         output = f"{view.study_id}.html"
     _check(output)
     _put(html_page(view) if form == "html" else markdown_page(view), output)

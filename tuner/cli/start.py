@@ -29,6 +29,8 @@ from tuner.study_file import PORT, Study, build_study, override_study, read_stud
 
 DETACH_WAIT_S = 20.0
 """How long a detached daemon may take to say that it works."""
+_QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""")
+_SHELL_MARK = re.compile(r"[;|&<>$`]")
 _EXTENSIBLE = ("budget", "max_trials", "max_crashes", "until_gain_below", "output")
 
 
@@ -136,6 +138,8 @@ def check(study: Study) -> None:
     if study.model is not None and _is_path(study.model) and not Path(study.model).exists():
         raise StudyFileError(f"model: {study.model}: there is no such file or directory")
     _check_command(study)
+    if isinstance(study.warm_start, str):
+        _check_earlier(study.warm_start)
     load_workload(study.workload, seed=study.seed)
     _check_port(study)
     # A study must not find out after an hour that its answer cannot be written.
@@ -149,6 +153,13 @@ def _check_command(study: Study) -> None:
     if not study.simulated:
         check_executable(study.command, study.server_env().get("PATH"))
     warning(study, ask_build(study, Path()))
+
+
+def _check_earlier(name: str) -> None:
+    try:
+        find_study(name)
+    except StudyFileError as error:
+        raise StudyFileError(f"warm_start: {error}") from None
 
 
 def _is_path(model: str) -> bool:
@@ -190,13 +201,17 @@ def _run_here(directory: Path, request: Request) -> int:
 
 def _check_then(request: Request) -> None:
     """Raises StudyFileError for words that are no command, and UsageError for a program that is not there."""
+    if mark := _SHELL_MARK.search(_QUOTED.sub("", request.then or "")):
+        raise StudyFileError(
+            f"--then: {request.then!r}: is started without a shell, to which {mark[0]!r} would speak; write sh -c '...'"
+        )
     try:
         words = shlex.split(request.then or "")
     except ValueError as error:
         raise StudyFileError(f"--then: {request.then!r}: {error}") from None
     if request.serve_best or not words:
         raise StudyFileError("--then: needs a command, and GPUs that --serve-best would keep")
-    check_executable(words, None)
+    check_executable(words, None, "--then")
 
 
 def _start_then(command: str, directory: Path) -> None:
