@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tui.panels.alike import groups_of, indices, spread
+from tui.panels.bars import Bar, header_row
 from tui.panels.detail import memory_page
 from tui.panels.gpus import is_odd
 from tui.panels.look import Look
@@ -45,6 +46,13 @@ def test_a_number_goes_with_its_unit() -> None:
     assert cut("0.47 resp/s", 6) == ""
     assert clip_end("79 wait; 5.5 GiB left", 13) == "79 wait; …"
     assert clip_end("79 wait", 7) == "79 wait"
+
+
+def test_nothing_is_counted_before_it_was_read(feed: SimpleNamespace) -> None:
+    bar = Bar("box", "", "")
+    assert header_row(Snapshot(0.0), bar, 100).text.split() == ["kvtop", "box"]
+    assert "GPU" not in header_row(feed.watched(feed.no_gpu), bar, 100).text
+    assert "8 GPUs" in header_row(feed.watched(feed.ceiling), bar, 100).text
 
 
 def test_what_is_out_of_the_ordinary_is_not_folded_away(feed: SimpleNamespace) -> None:

@@ -33,7 +33,7 @@ def header_row(snapshot: Snapshot, bar: Bar, width: int) -> Row:
     """The clock stands left: see `tui.widgets.changed_to`."""
     now = snapshot.taken_unix_s
     pen = Pen(width).gap().put("kvtop", "key").gap(2).put(fmt.clock(now) if now else "", "text").gap(2)
-    pen.put(bar.host, "strong").gap(2).put(" · ".join(_inventory(snapshot)), "dim")
+    pen.put(bar.host, "strong").gap(2).put(" · ".join(_inventory(snapshot)) if now else "", "dim")
     if bar.needle:
         pen.put(f"  /{bar.needle}", "warn")
     return pen.right("  ".join(word for word in (bar.state, bar.pace) if word) + " ", "dim").row()
@@ -41,7 +41,9 @@ def header_row(snapshot: Snapshot, bar: Bar, width: int) -> Row:
 
 def _inventory(snapshot: Snapshot) -> list[str]:
     servers, gpus = len(snapshot.servers), len(snapshot.gpus)
-    told = [f"{servers} server{'s' * (servers != 1)}", f"{gpus} GPU{'s' * (gpus != 1)}"]
+    told = [f"{servers} server{'s' * (servers != 1)}"]
+    if gpus or snapshot.gpu_problem is None:
+        told.append(f"{gpus} GPU{'s' * (gpus != 1)}")
     if any(server.facts.simulated for server in snapshot.servers):
         told.append("simulated")
     return told
