@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from launcher.config import FlagValue, ServerConfig
 from launcher.yaml_fault import yaml_fault
@@ -35,6 +36,16 @@ PORT = "port"
 _ENGINE_KEYS = {"model", "command", "engine", "preset"}
 """A file that has none of these forgot what to tune: it must not end up on the simulated engine unawares."""
 _SEARCHED = ("mem-fraction-static", "kv-cache-dtype", "hicache-size")
+_RANGES = {
+    "mem-fraction-static": "a number or [low, high]",
+    "concurrency": "a whole number or [low, high]",
+}
+_IN_YAMLS_WORDS = {
+    "model_type": "must be a mapping of keys; leave it out for the defaults",
+    "dict_type": "must be a mapping of keys; leave it out for none",
+    "mapping_type": "must be a mapping of keys; leave it out for none",
+    "tuple_type": "must be a list",
+}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
@@ -100,13 +111,14 @@ class StartFrom(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     mem_fraction_static: float | None = Field(default=None, gt=0, lt=1, alias="mem-fraction-static")
-    kv_cache_dtype: str = Field(default="bfloat16", alias="kv-cache-dtype")
-    hicache_size: Annotated[int, BeforeValidator(lambda size: _whole_gb(size)[0])] = Field(
-        default=0, ge=0, alias="hicache-size"
+    kv_cache_dtype: str | None = Field(default=None, alias="kv-cache-dtype")
+    hicache_size: Annotated[int | None, BeforeValidator(lambda size: _whole_gb(size)[0])] = Field(
+        default=None, ge=0, alias="hicache-size"
     )
 
     def build(self) -> Setting:
-        return Setting(self.mem_fraction_static, self.kv_cache_dtype, self.hicache_size, dict(self.model_extra or {}))
+        dtype, hicache_gb = self.kv_cache_dtype or "bfloat16", self.hicache_size or 0
+        return Setting(self.mem_fraction_static, dtype, hicache_gb, dict(self.model_extra or {}))
 
 
 class Slo(_Section):
@@ -259,13 +271,33 @@ def _check_whole(study: Study) -> None:
         raise StudyFileError("clock_speed: only the simulated engine has a clock that can run faster")
     if not study.simulated and not study.model:
         raise StudyFileError("model: is missing; name the model that `command` is to serve")
-    for name in study.start_from.model_extra or {} if study.start_from is not None else ():
-        if name not in study.space.build().further:
-            raise StudyFileError(f"start_from: {name}: is not searched; pin it under `flags:`, or search it")
+    if study.start_from is not None:
+        _check_start(study.start_from, study.space.build())
     for name in study.flags:
         _check_dashes("flags", name)
         if name in _SEARCHED or name in study.space.build().further:
             raise StudyFileError(f"flags: {name}: is searched; put its value under `space:` instead")
+
+
+def _check_start(start: StartFrom, space: Space) -> None:
+    """What is not of the space cannot be started; another value in its place would not be what runs today."""
+    low, high = space.fraction_bounds
+    fraction = start.mem_fraction_static
+    if fraction is not None and not low <= fraction <= high:
+        raise _not_in_space("mem-fraction-static", fraction, f"from {low:g} to {high:g}")
+    told = {"kv-cache-dtype": start.kv_cache_dtype, "hicache-size": start.hicache_size, **(start.model_extra or {})}
+    allowed = {"kv-cache-dtype": space.kv_cache_dtypes, "hicache-size": space.hicache_sizes_gb, **space.further}
+    for name, value in told.items():
+        if name not in allowed:
+            raise StudyFileError(f"start_from: {name}: is not searched; pin it under `flags:`, or search it")
+        if value is not None and value not in allowed[name]:
+            raise _not_in_space(name, value, ", ".join(map(str, allowed[name])))
+
+
+def _not_in_space(name: str, value: object, allowed: str) -> StudyFileError:
+    return StudyFileError(
+        f"start_from: {name}: {value}: is outside of what `space:` allows ({allowed}); widen one of them"
+    )
 
 
 def _check_flag_name(name: str) -> None:
@@ -305,12 +337,29 @@ def _variable(name: str, source: str) -> str:
 def _sentence(error: ValidationError) -> str:
     """The first thing that is wrong, with its key, its value and what would be right."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("function-", "tuple[")))
+    parts = first["loc"][:2] if _is_range(first["loc"]) else first["loc"]
+    where = ".".join(str(part) for part in parts if not str(part).startswith(("function-", "tuple[")))
     if first["type"] == "extra_forbidden":
         return f"{where}: unknown key; {_nearest(first['loc'])}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
-    return f"{where}: {first['input']!r}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    value = "null" if first["input"] is None else repr(first["input"])
+    return f"{where}: {value}: {_wanted(first)}"
+
+
+def _is_range(location: Sequence[int | str]) -> bool:
+    return len(location) > 1 and location[0] == "space" and location[1] in _RANGES
+
+
+def _wanted(first: ErrorDetails) -> str:
+    """What would be right, in the words of YAML."""
+    location = first["loc"]
+    if _is_range(location):
+        return f"must be {_RANGES[str(location[1])]}"
+    kind = str(first["type"])
+    if kind in _IN_YAMLS_WORDS:
+        return _IN_YAMLS_WORDS[kind]
+    return f"{first['msg'][0].lower()}{first['msg'][1:]}"
 
 
 def _nearest(location: Sequence[int | str]) -> str:

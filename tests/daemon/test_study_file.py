@@ -231,3 +231,44 @@ def test_the_beginning_of_a_knob_is_not_a_flag_of_its_own() -> None:
     """argparse would take `--mem-fraction` for `--mem-fraction-static`, beside the searched one."""
     with pytest.raises(StudyFileError, match="did you mean 'mem-fraction-static'"):
         build_study({"space": {"mem-fraction": [0.8, 0.9]}})
+
+
+@pytest.mark.parametrize(
+    ("start", "parts"),
+    [
+        ({"mem-fraction-static": 0.5}, ("mem-fraction-static: 0.5", "from 0.7 to 0.95")),
+        ({"kv-cache-dtype": "fp8_e4m3"}, ("kv-cache-dtype: fp8_e4m3", "(bfloat16)")),
+        ({"hicache-size": 7}, ("hicache-size: 7", "(0, 20)")),
+        ({"chunked-prefill-size": 1}, ("chunked-prefill-size: 1", "(8192, 16384)")),
+    ],
+)
+def test_a_start_outside_of_the_space_is_refused_and_never_replaced(start, parts):
+    space = {"hicache-size": ["off", 20], "chunked-prefill-size": [8192, 16384]}
+    with pytest.raises(StudyFileError) as error:
+        build_study({"space": space, "start_from": start}, "study.yaml")
+    for part in ("study.yaml: start_from: ", *parts):
+        assert part in str(error.value)
+
+
+def test_a_start_names_only_what_it_names_also_after_the_journal():
+    told = {"space": {"kv-cache-dtype": "fp8_e4m3"}, "start_from": {"mem-fraction-static": 0.8}}
+    study = build_study(told)
+    assert study.start_from.build() == Setting(0.8, "bfloat16")
+    assert build_study(study.model_dump(mode="json", by_alias=True)) == study
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        ({"space": {"mem-fraction-static": "x"}}, "space.mem-fraction-static: 'x': must be a number or [low, high]"),
+        ({"space": {"mem-fraction-static": [0.5]}}, "must be a number or [low, high]"),
+        ({"space": {"concurrency": [1, 2, 3]}}, "space.concurrency: (1, 2, 3): must be a whole number or [low, high]"),
+        ({"space": None}, "space: null: must be a mapping of keys"),
+        ({"flags": None}, "flags: null: must be a mapping of keys"),
+        ({"gpus": "0"}, "gpus: '0': must be a list"),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_of_yaml(told, sentence):
+    with pytest.raises(StudyFileError) as error:
+        build_study(told)
+    assert sentence in str(error.value)

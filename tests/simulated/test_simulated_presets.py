@@ -35,7 +35,7 @@ def test_a_users_own_file_is_read(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"did you mean 'kimi-k2.5-8x-rtx-pro-6000'"):
+    with pytest.raises(UsageError, match=r"did you mean 'kimi-k2.5-8x-rtx-pro-6000'\? Known are deepseek"):
         load_preset("kimi-k2.5")
 
 

@@ -64,8 +64,11 @@ def _path_of(name: str) -> Path:
         return shipped
     if name.endswith((".yaml", ".yml")) or "/" in name:
         return Path(name)
-    near = difflib.get_close_matches(name, preset_names(), n=1, cutoff=0.0)
-    raise UsageError(f"preset {name!r} is not known; did you mean {near[0]!r}? A file must end in .yaml")
+    known = preset_names()
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+    raise UsageError(
+        f"preset {name!r} is not known; did you mean {near!r}? Known are {', '.join(known)}; a file must end in .yaml"
+    )
 
 
 def _sentence(path: Path, error: ValidationError) -> str:
