@@ -72,6 +72,18 @@ def test_the_header_says_concurrency_interval_margin_and_doubt(answered):
     assert "SIMULATED" not in text
 
 
+def test_seconds_and_responses_are_those_of_every_start_that_the_rate_is_pooled_from(answered):
+    again = replace(answered.view.trials[0], trial_id=2)
+    other = replace(again, trial_id=3, proposal=replace(again.proposal, setting=Setting(0.8, "bfloat16")))
+    probe = replace(again, trial_id=4, proposal=replace(again.proposal, purpose=Purpose.PROBE))
+    pooled = replace(answered, view=replace(answered.view, trials=(*answered.view.trials, again, other, probe)))
+    text = " ".join(line[2:] for line in render(pooled, "sglang").splitlines() if line.startswith("#"))
+    assert "measured over 240 s of 2 starts with 200 finished responses" in text
+    told = evidence(pooled)["measured"]
+    assert (told["starts"], told["measured_s"], told["finished_requests"]) == (2, 240.0, 200)
+    assert "measured over 120 s with 100 finished responses" in render(answered, "sglang").replace("\n# ", " ")
+
+
 def test_what_the_yaml_cannot_hold_is_named_and_in_every_other_form(answered):
     build = SglangBuild(
         "0.5.17",

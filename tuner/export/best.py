@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from tuner.journal.codec import encode, from_json_value
 from tuner.journal.view import Incumbent
 from tuner.progress.words import best_words, doubt_words, rate_words, setting_words
 from tuner.study_file import Study, build_study
-from tuner.trial import LevelResult, TrialResult
+from tuner.trial import LevelResult, Purpose, TrialResult
 
 EVIDENCE_VERSION = 1
 _WIDTH = 100
@@ -45,10 +46,20 @@ class Answer:
 
     @property
     def level(self) -> LevelResult | None:
-        """The level that the answer rests on."""
-        trials = [trial for trial in self.view.trials if trial.trial_id == self.best.trial_id]
-        levels = [level for trial in trials for level in trial.levels]
+        """The level that the answer is named by: its best start's."""
+        levels = () if self.trial is None else self.trial.levels
         return next((level for level in levels if level.concurrency == self.best.concurrency), None)
+
+    @property
+    def pooled(self) -> tuple[LevelResult, ...]:
+        """The levels that the rate rests on, one of every start with the same setting."""
+        return tuple(
+            level
+            for trial in self.view.trials
+            if trial.proposal.setting == self.best.setting and trial.proposal.purpose is not Purpose.PROBE
+            for level in trial.levels
+            if level.concurrency == self.best.concurrency
+        )
 
     @property
     def trial(self) -> TrialResult | None:
@@ -96,7 +107,7 @@ def header(answer: Answer) -> list[str]:
         sentences.append("SIMULATED: these figures are the simulated engine's; no GPU was measured.")
     sentences.append(
         f"Client concurrency {best.concurrency} (no SGLang flag: keep so many requests in flight)"
-        f" completed {rate_words(best.completion_rate)}, 95% interval{_measured(answer.level)}."
+        f" completed {rate_words(best.completion_rate)}, 95% interval{_measured(answer.pooled)}."
     )
     sentences += [*_margin(answer), *_doubt(answer)]
     return [
@@ -125,6 +136,9 @@ def evidence(answer: Answer) -> dict[str, object]:
             "trial_id": best.trial_id,
             "setting": _plain(best.setting),
             "level": _plain(answer.level),
+            "starts": len(answer.pooled),
+            "measured_s": sum(level.measured_s for level in answer.pooled),
+            "finished_requests": sum(level.finished_requests for level in answer.pooled),
         },
         "runner_up": _plain(view.runner_up),
         "memory": _plain(answer.trial.timeline.memory if answer.trial and answer.trial.timeline else None),
@@ -146,11 +160,15 @@ def evidence(answer: Answer) -> dict[str, object]:
     }
 
 
-def _measured(level: LevelResult | None) -> str:
-    if level is None:
+def _measured(levels: Sequence[LevelResult]) -> str:
+    """Of all starts together, as the rate is."""
+    if not levels:
         return ""
-    usage = "" if level.token_usage_share is None else f", token usage {level.token_usage_share:.2f}"
-    return f", measured over {level.measured_s:.0f} s with {level.finished_requests} finished responses{usage}"
+    seconds, finished = sum(level.measured_s for level in levels), sum(level.finished_requests for level in levels)
+    starts = f" of {len(levels)} starts" if len(levels) > 1 else ""
+    usages = [level.token_usage_share for level in levels if level.token_usage_share is not None]
+    usage = f", token usage {max(usages):.2f}" if usages else ""
+    return f", measured over {seconds:.0f} s{starts} with {finished} finished responses{usage}"
 
 
 def _margin(answer: Answer) -> list[str]:
