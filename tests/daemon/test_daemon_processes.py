@@ -183,7 +183,7 @@ def test_a_server_that_stays_stuck_is_a_hang_and_never_a_rate(program):
     (program.directory / "stuck.yaml").write_text(yaml.safe_dump(stuck))
     code, out, err = program.run("--config", "stuck.yaml")
     assert code == 1, err
-    assert "nothing could be measured" in out
+    assert "nothing could be measured: at concurrency 8" in err
     assert "tokens/s" not in out + err
     assert err.count("at concurrency 8 nothing was finished any more, though the server's process lived") >= 3
     assert program.servers() == []

@@ -6,15 +6,18 @@ import os
 import shlex
 import stat
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from launcher.version import SglangBuild
+from tuner.daemon.publish import Publisher
 from tuner.errors import DiskFull, NothingFeasible, StudyFileError
 from tuner.export import FORMATS, evidence_path, read_answer, render, warning, write_best
 from tuner.export.atomic import write_whole
 from tuner.export.best import evidence
+from tuner.journal import read_study
 from tuner.journal.view import Environment, Incumbent
 from tuner.trial import Interval, Proposal, Purpose, Setting, TrialState
 
@@ -194,6 +197,20 @@ def test_systemd_words_are_quoted_and_its_own_marks_escaped(answered):
 def test_nothing_measured_is_nothing_to_export(study):
     with pytest.raises(NothingFeasible, match="nothing was measured"):
         read_answer(study.directory)
+
+
+def test_the_journal_knows_whether_the_answer_is_in_its_file(answered, study, tmp_path, monkeypatch):
+    monkeypatch.setattr("tuner.daemon.publish.boundary", lambda *_: [])
+    verdict = SimpleNamespace(incumbent=answered.best, runner_up=None, clear=True, explanation="so it is")
+    searcher = SimpleNamespace(verdict=lambda _: verdict, export_setting=lambda _: Setting(0.885, "bfloat16", 20))
+    scribe = SimpleNamespace(screen=SimpleNamespace(best=lambda _: None))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DiskFull):
+        Publisher(study.journal, searcher, scribe, tmp_path / "file" / "best.yaml")()
+    assert "cannot be written" in read_study(study.directory).unwritten
+    Publisher(study.journal, searcher, scribe, tmp_path / "best.yaml")()
+    assert read_study(study.directory).unwritten is None
+    assert (tmp_path / "best.yaml").is_file()
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
