@@ -70,7 +70,7 @@ def result_table(view: StudyView) -> None:
     out = console()
     out.print(f"[bold]{view.study_id}[/bold]  {view.model_path}{label(view)}")
     if view.incumbent is None:
-        out.print("nothing could be measured")
+        out.print(view.explanation or "nothing could be measured")
     else:
         table = plain_table("", "setting", "concurrency", "completed" + label(view))
         _add(table, "best", view.incumbent)
