@@ -190,8 +190,13 @@ class Study(_Section):
         return self.engine == "simulated"
 
     @property
+    def pinned(self) -> ServerConfig:
+        """What every start has in common."""
+        return ServerConfig(self.model_path, flags=self.flags)
+
+    @property
     def tp_size(self) -> int:
-        return ServerConfig(self.model_path, flags=self.flags).tp_size
+        return self.pinned.tp_size
 
     @property
     def model_path(self) -> str:

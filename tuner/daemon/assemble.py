@@ -12,7 +12,6 @@ from pathlib import Path
 
 from launcher.cleanslate import Baseline, take_baseline
 from launcher.clock import WallClock
-from launcher.config import ServerConfig
 from launcher.gpus import ChosenGpus, GpuReader, GpuSample
 from launcher.host import read_host
 from launcher.nvml import open_gpus
@@ -203,10 +202,11 @@ def build_searcher(world: World, earlier: tuple[TrialResult, ...] = ()) -> Searc
     options = replace(options, expected_level_s=min(options.expected_level_s, level_s), level_budget_s=level_s)
     if study.until_gain_below is not None:
         options = replace(options, until_gain_below=study.until_gain_below)
-    return Searcher(study.space.build(), prior=_prior(world), options=options, seed=study.seed)
+    prior = _prior(world, shape.longest_request_tokens)
+    return Searcher(study.space.build(), prior=prior, options=options, seed=study.seed)
 
 
-def _prior(world: World) -> MemoryPrior:
+def _prior(world: World, longest_request_tokens: float) -> MemoryPrior:
     study = world.study
     sizes = [gpu.memory_total_bytes for gpu in world.samples if gpu.memory_total_bytes]
     path = Path(study.model_path)
@@ -214,20 +214,15 @@ def _prior(world: World) -> MemoryPrior:
         geometry=read_geometry(path) if (path / "config.json").is_file() else None,
         gpu_total_gib=min(sizes) / GIB if sizes else None,
         tp_size=study.tp_size,
-        dp_size=_pinned(study).dp_size,
-        dp_attention=_pinned(study).dp_attention,
+        dp_size=study.pinned.dp_size,
+        dp_attention=study.pinned.dp_attention,
         chunk_tokens=_pinned_number(study, "chunked-prefill-size"),
         graph_batch=_graph_batch(study),
         captures_graphs=study.flags.get("device") != "cpu" and not study.flags.get("disable-cuda-graph"),
         max_total_tokens=_pinned_number(study, "max-total-tokens"),
         host=_host(world),
-        shortest_pool_tokens=shape_of(world.workload.sample(512)).longest_request_tokens,
+        shortest_pool_tokens=longest_request_tokens,
     )
-
-
-def _pinned(study: Study) -> ServerConfig:
-    """What every start has in common."""
-    return ServerConfig(study.model_path, flags=study.flags)
 
 
 def _pinned_number(study: Study, flag: str) -> int | None:
@@ -248,7 +243,7 @@ def _host(world: World) -> HostMemory | None:
     if world.study.simulated:
         return None
     available = read_host().available_bytes
-    ranks = _pinned(world.study).rank_count
+    ranks = world.study.pinned.rank_count
     return None if available is None else HostMemory(available, ranks, world.build.version)
 
 
