@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from bench.h200.truth import BACK_S, NEAR_BYTES
 from launcher.cleanslate import prove, take_baseline
 from launcher.clock import WallClock
 from launcher.config import FlagValue, ServerConfig
@@ -23,13 +24,11 @@ from launcher.failure import Failure
 from launcher.observe.read import ServerReader
 from launcher.ports import free_port
 from launcher.server import LaunchRequest, Server, launch
-from tuner.daemon.assemble import World
+from tuner.daemon.assemble import GPU_STATE, World
+from tuner.live import LOGS, MEASURED_WITH
 from tuner.measure.live import ServerDied, measure_level
 from tuner.testbed import LevelLimits
 from tuner.trial import LevelResult, Setting
-
-BACK_S = 60.0
-NEAR_BYTES = 2**28
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +64,11 @@ class Box:
 
     async def launch(self, config: ServerConfig, command: tuple[str, ...]) -> Server:
         await prove(self._baseline, self.world.gpus, self.clock)
-        logs = self._out / "servers"
+        logs = self._out / LOGS
         logs.mkdir(parents=True, exist_ok=True)
         request = LaunchRequest(
             command=command,
-            config=replace(config, flags={"enable-metrics": True, **config.flags}),
+            config=replace(config, flags={**MEASURED_WITH, **config.flags}),
             build=self.world.build,
             port=free_port(set()),
             env=self.world.study.server_env(),
@@ -120,8 +119,13 @@ class Box:
         return tuple((gpu.memory_free_bytes or 0) / 2**30 for gpu in self.world.gpus.read(memory_only=True))
 
     @property
+    def gpu_state(self) -> Path:
+        """Where a simulated box keeps its GPUs."""
+        return self.world.directory / GPU_STATE
+
+    @property
     def _command(self) -> tuple[str, ...]:
-        return self.world.study.launch_command(self.world.directory / "gpus")
+        return self.world.study.launch_command(self.gpu_state)
 
     def _left_bytes(self) -> tuple[int, ...]:
         return tuple(now - before for now, before in zip(self.used_bytes(), self._before, strict=True))

@@ -127,7 +127,7 @@ async def _watched_load(run: Run, server: Server, strike: Callable[[Run, Server]
     """A level with kvtop beside it; `strike` ends it and tells when it struck."""
     level = asyncio.create_task(run.box.load(server, CONCURRENCY, LOAD_S))
     await asyncio.sleep(RAMP_S)
-    gpu_state = run.box.world.directory / "gpus" if run.simulated else None
+    gpu_state = run.box.gpu_state if run.simulated else None
     try:
         shown: object = await asyncio.to_thread(kvtop_json, server.url, gpu_state)
     except RuntimeError as error:
