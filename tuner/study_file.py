@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from launcher.config import FlagValue, ServerConfig
-from launcher.yaml_fault import yaml_fault
+from launcher.yaml_file import read_yaml
 from tuner.budget import parse_duration
 from tuner.errors import StudyFileError
 from tuner.space import Space
@@ -236,12 +236,7 @@ def read_study_file(path: Path, overrides: Mapping[str, object] | None = None) -
 
     Raises StudyFileError naming the file, the key, the value and what would be right.
     """
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyFileError(f"{path}: cannot be read ({error})") from None
-    except yaml.YAMLError as error:
-        raise StudyFileError(f"{path}: is not YAML; {yaml_fault(error)}") from None
+    raw = read_yaml(path, StudyFileError)
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-import yaml
 
-from launcher.yaml_fault import yaml_fault
+from launcher.yaml_file import read_yaml
 from tuner.errors import WorkloadError
 from tuner.workload.files import open_file
 from tuner.workload.lengths import LengthBook
@@ -202,12 +201,7 @@ def load_workload(source: str | Path | Sequence[Mapping[str, object]], *, seed: 
 
 
 def _yaml_groups(path: Path) -> list[Mapping[str, object]]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise WorkloadError(f"{path}: cannot be read ({error})") from None
-    except yaml.YAMLError as error:
-        raise WorkloadError(f"{path}: is not YAML; {yaml_fault(error)}") from None
+    content = read_yaml(path, WorkloadError)
     groups = content.get("workload") if isinstance(content, Mapping) else content
     if not isinstance(groups, list) or not all(isinstance(group, Mapping) for group in groups):
         raise WorkloadError(f"{path}: a workload is a list of groups with `name` and `requests`")

@@ -14,7 +14,7 @@ from bench.contest.recorded.memory import RecordedMemory, memory_of
 from bench.contest.recorded.rates import RecordedRates, rates_of
 from bench.contest.recorded.rows import RecordedStart, read_starts
 from launcher.errors import UsageError
-from launcher.yaml_fault import yaml_fault
+from launcher.yaml_file import yaml_fault
 from tuner.memory import MemoryPrior, read_geometry
 from tuner.space import Space
 from tuner.study_file import SpaceSpec

@@ -6,12 +6,11 @@ import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from launcher.errors import UsageError
 from launcher.simulated.presets.schema import Preset
-from launcher.yaml_fault import yaml_fault
+from launcher.yaml_file import read_yaml
 
 _SHIPPED = Path(__file__).parent
 
@@ -27,12 +26,7 @@ def load_preset(name_or_path: str | Path) -> Preset:
     Raises UsageError naming the file, the key, the value and what would be right.
     """
     path = _path_of(str(name_or_path))
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"preset {path}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        raise UsageError(f"preset {path}: is not YAML; {yaml_fault(error)}") from error
+    raw = read_yaml(path, UsageError, f"preset {path}")
     if not isinstance(raw, dict):
         raise UsageError(f"preset {path}: must be a mapping of sections, such as `box:` and `model:`")
     try:

@@ -14,7 +14,7 @@ from launcher.config import FlagValue, ServerConfig
 from launcher.errors import UsageError
 from launcher.simulated import faults
 from launcher.simulated.boot import version_tuple
-from launcher.yaml_fault import yaml_fault
+from launcher.yaml_file import yaml_fault
 
 _DEFAULTS: dict[str, Any] = json.loads(Path(__file__).with_name("server_args.json").read_text(encoding="utf-8"))
 _ALIASES = {"tp_size": ("--tensor-parallel-size", "--tp"), "model_path": ("--model",), "dp_size": ("--dp",)}
