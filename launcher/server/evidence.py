@@ -17,9 +17,9 @@ from launcher.server.record import ServerRecord
 from launcher.timeline import Timeline
 
 FIRED_UP = "The server is fired up and ready to roll"
+"""In every version from 0.4.10 to 0.5.23, after the warm-up request."""
 GIVES_UP = "SIGQUIT received"
 """The launcher, once it has said which child is lost; then it waits for crash diagnostics (0.5.17-0.5.18: a minute)."""
-"""In every version from 0.4.10 to 0.5.23, after the warm-up request."""
 BIND_FAILED = "error while attempting to bind on address"
 """uvicorn's words; they come after the weights were loaded."""
 
