@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.config import FlagValue
+from launcher.config import FlagValue, ServerConfig
+from launcher.ports import free_port
+from launcher.server import LaunchRequest
+from launcher.version import detect_build
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,17 @@ class CpuSglang:
     @property
     def command(self) -> tuple[str, ...]:
         return (self.python, "-m", "sglang.launch_server")
+
+    def request(self, log_path: Path, *, avoid: int = 0) -> LaunchRequest:
+        """One launch, on any port but `avoid`."""
+        return LaunchRequest(
+            command=self.command,
+            config=ServerConfig(self.model_path, self.mem_fraction_static, flags=self.flags),
+            build=detect_build(self.command, self.env, timeout_s=60),
+            port=free_port({avoid}),
+            env=self.env,
+            log_path=log_path,
+        )
 
 
 @pytest.fixture(scope="session")

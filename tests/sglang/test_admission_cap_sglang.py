@@ -9,11 +9,8 @@ import httpx
 import pytest
 
 from launcher.clock import WallClock
-from launcher.config import ServerConfig
 from launcher.observe.read import ServerReader
-from launcher.ports import free_port
-from launcher.server import LaunchRequest, StartLimits, launch
-from launcher.version import detect_build
+from launcher.server import StartLimits, launch
 from tuner.measure.live import measure_level
 from tuner.steady import Moment
 from tuner.testbed import LevelLimits
@@ -31,14 +28,7 @@ def caps(url: str) -> list[int]:
 
 
 async def test_arrivals_wait_in_the_server_whose_cap_is_the_level(cpu_sglang: Any, tmp_path: Path) -> None:
-    request = LaunchRequest(
-        command=cpu_sglang.command,
-        config=ServerConfig(cpu_sglang.model_path, cpu_sglang.mem_fraction_static, flags=cpu_sglang.flags),
-        build=detect_build(cpu_sglang.command, cpu_sglang.env, timeout_s=60),
-        port=free_port(),
-        env=cpu_sglang.env,
-        log_path=tmp_path / "server.log",
-    )
+    request = cpu_sglang.request(tmp_path / "server.log")
     server, seen = await launch(request, WallClock()), list[Moment]()
     try:
         await server.wait_ready(StartLimits(quiet_s=120, hard_s=300))

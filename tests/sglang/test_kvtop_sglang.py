@@ -12,12 +12,9 @@ import httpx
 import pytest
 
 from launcher.clock import WallClock
-from launcher.config import ServerConfig
 from launcher.logs import LogFollower
 from launcher.logs.batch import BatchLine, Phase
-from launcher.ports import free_port
-from launcher.server import LaunchRequest, StartLimits, launch
-from launcher.version import detect_build
+from launcher.server import StartLimits, launch
 from tui.build import SnapshotBuilder
 from tui.cli import run
 from tui.collector import Collector
@@ -67,14 +64,7 @@ def watch(url: str, recording: Path) -> list[Snapshot]:
 async def test_figures_are_those_of_the_log_and_replay_shows_the_same(
     cpu_sglang: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    request = LaunchRequest(
-        command=cpu_sglang.command,
-        config=ServerConfig(cpu_sglang.model_path, cpu_sglang.mem_fraction_static, flags=cpu_sglang.flags),
-        build=detect_build(cpu_sglang.command, cpu_sglang.env, timeout_s=60),
-        port=free_port(),
-        env=cpu_sglang.env,
-        log_path=tmp_path / "server.log",
-    )
+    request = cpu_sglang.request(tmp_path / "server.log")
     url, recording = f"http://127.0.0.1:{request.port}", tmp_path / "run.jsonl.gz"
     server = await launch(request, WallClock())
     try:

@@ -17,28 +17,16 @@ from typing import Any
 import pytest
 
 from launcher.clock import WallClock
-from launcher.config import ServerConfig
 from launcher.errors import StartFailed
 from launcher.failure import Culprit, Failure, Kind
-from launcher.ports import free_port, is_listening
+from launcher.ports import is_listening
 from launcher.process import find_family, is_gone, read_table
-from launcher.server import LaunchRequest, Server, ServerRecord, StartLimits, launch, reap
+from launcher.server import Server, ServerRecord, StartLimits, launch, reap
 from launcher.version import detect_build
 
 pytestmark = pytest.mark.sglang
 
 LIMITS = StartLimits(quiet_s=120, hard_s=300)
-
-
-def a_request(sglang: Any, log_path: Path, *, avoid: int = 0) -> LaunchRequest:
-    return LaunchRequest(
-        command=sglang.command,
-        config=ServerConfig(sglang.model_path, sglang.mem_fraction_static, flags=sglang.flags),
-        build=detect_build(sglang.command, sglang.env, timeout_s=60),
-        port=free_port({avoid}),
-        env=sglang.env,
-        log_path=log_path,
-    )
 
 
 def assert_nothing_left(record: ServerRecord) -> None:
@@ -50,7 +38,7 @@ def assert_nothing_left(record: ServerRecord) -> None:
 
 @asynccontextmanager
 async def serving(sglang: Any, tmp_path: Path) -> AsyncIterator[Server]:
-    server = await launch(a_request(sglang, tmp_path / "server.log"), WallClock())
+    server = await launch(sglang.request(tmp_path / "server.log"), WallClock())
     try:
         await server.wait_ready(LIMITS)
         yield server
@@ -113,7 +101,7 @@ async def test_sigkill_of_any_part_is_a_failure_and_no_fault_of_the_configuratio
 
 
 async def test_a_squatter_on_the_port_is_named_and_lives_on(cpu_sglang: Any, tmp_path: Path) -> None:
-    server = await launch(a_request(cpu_sglang, tmp_path / "server.log"), WallClock())
+    server = await launch(cpu_sglang.request(tmp_path / "server.log"), WallClock())
     try:
         with socket.create_server(("127.0.0.1", server.record.port)):
             with pytest.raises(StartFailed) as failed:
