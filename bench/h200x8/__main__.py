@@ -1,4 +1,4 @@
-"""`python -m bench.h200x8 STUDY.yaml OUT --tp N [--budget 6m] [--steps study,serve,starved,ranks,host]`
+"""`python -m bench.h200x8 STUDY.yaml OUT --tp N [--budget 6m] [--steps study,serve,starved,ranks,host,overcommit]`
 
 All that several GPUs can show, in one run: rows go to OUT/rows.jsonl as soon as they are known, so that a run that is
 cut short keeps what it has. A step that fails leaves a row with its error, and the next one goes on.

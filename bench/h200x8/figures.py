@@ -15,7 +15,7 @@ GIB = 2**30
 def print_figures(rows: Path) -> None:
     """A figure for each thing that this run showed; one that it did not show is left out."""
     told = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
-    for name, (value, unit) in {**_predictions(told), **_kvtop(told), **_ends(told)}.items():
+    for name, (value, unit) in {**_predictions(told), **_kvtop(told), **_ends(told), **_host(told)}.items():
         figure(name, value, unit)
 
 
@@ -62,3 +62,13 @@ def _ends(rows: list[dict[str, Any]]) -> Figures:
         "left_behind_max_gib": (max((max(slate["left_bytes"]) for slate in slates), default=0) / GIB, "GiB"),
     }
     return {**ends, **({"death_seen_s": (deaths[0], "s")} if deaths else {})}
+
+
+def _host(rows: list[dict[str, Any]]) -> Figures:
+    """What HiCache took of the host, to what all ranks together were to take."""
+    told = next((row for row in rows if row.get("host_available_before_gb") is not None), None)
+    after = next((row for row in rows if row.get("host_available_gb") is not None), None)
+    if told is None or after is None:
+        return {}
+    taken_gb = told["host_available_before_gb"] - after["host_available_gb"]
+    return {"host_taken_to_asked_share": (taken_gb / (told["ranks"] * told["hicache_size_gb"]), "share")}

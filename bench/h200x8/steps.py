@@ -10,17 +10,19 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench.h200.truth import plain
 from bench.h200x8.box import Box, kvtop_json, rank_pid
+from launcher.failure import Stage
 from launcher.host import read_host
 from launcher.server import Server
 from tuner.daemon.assemble import build_searcher
 from tuner.journal import read_study
 from tuner.journal.home import find_study
 from tuner.journal.view import StudyView
+from tuner.memory import HostMemory
 from tuner.trial import Setting, TrialResult
 
 CONCURRENCY = 64
@@ -28,6 +30,7 @@ LOAD_S = 45.0
 RAMP_S = 15.0
 STARVED_LEAVE_GIB = 0.2
 HICACHE_GB = 20
+OVERCOMMITTED = 1.3
 
 Row = Mapping[str, object]
 
@@ -110,17 +113,39 @@ async def ranks(run: Run) -> None:
 
 
 async def host(run: Run) -> None:
-    """HiCache on every rank: what it takes of the host, and how long it takes to come back after SIGKILL."""
-    setting = run.setting()
-    before_bytes = read_host().available_bytes
+    """HiCache on every rank: what it takes of the host, a level, and its memory back after SIGKILL."""
+    run.write({"ranks": run.tp_size, "hicache_size_gb": HICACHE_GB, "host_available_before_gb": _host_gb(run)})
     began_s = time.monotonic()
-    server = await run.box.start(Setting(setting.mem_fraction_static, setting.kv_cache_dtype, HICACHE_GB))
-    took_s, taken_bytes = time.monotonic() - began_s, before_bytes - read_host().available_bytes
-    run.write(
-        {"hicache_size_gb": HICACHE_GB, "ranks": run.tp_size, "host_taken_gb": taken_bytes / 1e9, "start_s": took_s}
-    )
-    slate = await run.box.end(server, kill=True)
-    run.write({"slate": plain(slate), "host_left_gb": (before_bytes - read_host().available_bytes) / 1e9})
+    server = await run.box.start(_with_hicache(run, HICACHE_GB))
+    run.write({"start_s": time.monotonic() - began_s, "host_available_gb": _host_gb(run), **_seen(run, server)})
+    try:
+        await _watched_load(run, server)
+    finally:
+        slate = await run.box.end(server, kill=True)
+        run.write({"slate": plain(slate), "host_available_after_gb": _host_gb(run)})
+
+
+async def overcommit(run: Run) -> None:
+    """A HiCache that one rank could pin and all together cannot: what is expected of it, and how its start ends."""
+    fits_gb = HostMemory(read_host().available_bytes, run.tp_size, run.box.world.build.version).likely_gb
+    setting = _with_hicache(run, round(OVERCOMMITTED * fits_gb))
+    survival = build_searcher(run.box.world).knowledge(()).memory.predict(setting).survival[Stage.HOST_POOL]
+    run.write({"hicache_size_gb": setting.hicache_size_gb, "fits_gb": fits_gb, "survival_expected": survival})
+    began_s = time.monotonic()
+    try:
+        server = await run.box.start(setting)
+    finally:
+        run.write({"ended_s": time.monotonic() - began_s, "host_available_after_gb": _host_gb(run)})
+    run.write({"slate": plain(await run.box.end(server))})
+
+
+def _host_gb(run: Run) -> float | None:
+    """Free host memory. A simulated box's is not this machine's."""
+    return None if run.simulated else read_host().available_bytes / 1e9
+
+
+def _with_hicache(run: Run, hicache_size_gb: int) -> Setting:
+    return replace(run.setting(), hicache_size_gb=hicache_size_gb)
 
 
 async def _watched_load(run: Run, server: Server, strike: Callable[[Run, Server], float] | None = None) -> None:
@@ -183,6 +208,7 @@ STEPS: Mapping[str, Callable[[Run], Awaitable[None]]] = {
     "starved": starved,
     "ranks": ranks,
     "host": host,
+    "overcommit": overcommit,
 }
-UNSIMULATED = frozenset({"starved", "ranks"})
-"""The simulated engine has no DP attention, and its memory cannot be taken by a stranger while it serves."""
+UNSIMULATED = frozenset({"starved", "ranks", "overcommit"})
+"""The simulated engine has no DP attention and none of this host's memory; no stranger can take its GPUs' either."""
