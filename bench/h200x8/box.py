@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -143,9 +143,19 @@ def kvtop_json(url: str, gpu_state: Path | None) -> dict[str, object]:
 
 
 def rank_pid(server: Server, rank: int) -> int:
-    """The scheduler process of one tensor-parallel rank, found by its title among this server's own processes."""
+    """The scheduler process of one tensor-parallel rank, found by its title among this server's own processes.
+
+    SGLang 0.5.17 names it "sglang::scheduler_TP1", and plainly "sglang::scheduler" where there is one rank.
+    """
+    titles = dict(_titles(server))
+    schedulers = [pid for pid, title in titles.items() if "scheduler" in title]
+    found = schedulers if len(schedulers) == 1 else [p for p in schedulers if re.search(rf"TP{rank}\b", titles[p])]
+    if not found:
+        raise LookupError(f"no scheduler of rank {rank} among the children of {server.record.pid}")
+    return found[0]
+
+
+def _titles(server: Server) -> Iterator[tuple[int, str]]:
     for child in server.record.children:
         with contextlib.suppress(psutil.NoSuchProcess):
-            if re.search(rf"scheduler.*TP{rank}\b", " ".join(psutil.Process(child.pid).cmdline())):
-                return child.pid
-    raise LookupError(f"no scheduler of rank {rank} among the children of {server.record.pid}")
+            yield child.pid, " ".join(psutil.Process(child.pid).cmdline())
