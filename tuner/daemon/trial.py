@@ -265,10 +265,11 @@ def _next_level(
     levels: tuple[LevelResult, ...],
     timeline: Timeline | None,
 ) -> tuple[int, float] | None:
-    concurrency = bench.searcher.next_concurrency(history, proposal, levels, bench.budget.usable_s, timeline)
+    left_s = bench.budget.usable_s
+    concurrency = bench.searcher.next_concurrency(history, proposal, levels, left_s, timeline)
     if concurrency is None:
         return None
-    return concurrency, bench.searcher.needed_s(history, proposal, levels, concurrency, timeline)
+    return concurrency, bench.searcher.needed_s(history, proposal, levels, concurrency, timeline, left_s)
 
 
 def _refused(concurrency: int, level: LevelResult) -> Failure | None:

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from tuner import budget
 from tuner.search.candidates import Candidate
 from tuner.search.feasibility import Outlook
 from tuner.search.knowledge import Knowledge
-from tuner.search.residence import answer_s, longest_level_s, needed_s
+from tuner.search.residence import answer_s, budget_for, longest_level_s, needed_s
 from tuner.search.standings import TIE_SHARE, Standing
 from tuner.space import ELEMENT_BYTES, Space, overrides
 from tuner.trial import Setting
@@ -160,11 +161,11 @@ def _seconds_words(knowledge: Knowledge, winner: Standing) -> list[str]:
     mean, _ = knowledge.rates([(winner.setting, slow[0])])
     if float(mean[0]) <= winner.log_rate + TIE_SHARE:
         return []
-    stays_s = answer_s(knowledge, winner.setting, slow[0])
-    why = "its responses take longer" if stays_s is None else f"a response takes about {stays_s:.0f} s there"
+    stays_s, level_s = answer_s(knowledge, winner.setting, slow[0]), needed_s(knowledge, winner.setting, slow[0])
+    why = "" if stays_s is None else f"a response takes about {stays_s:.0f} s there, "
     return [
-        f"Concurrency {slow[0]} and above promises more, but {why}, and this budget gives a level {longest_s:.0f} s at "
-        "the most: give a larger budget."
+        f"Concurrency {slow[0]} and above promises more, but {why}a level needs {level_s:.0f} s, and this budget gives "
+        f"it {longest_s:.0f} s: a budget of {budget.words(budget_for(level_s))} has room for it."
     ]
 
 

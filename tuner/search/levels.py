@@ -62,7 +62,7 @@ def next_level(
     useful = (_useful_up_to(level, _longest_share(knowledge, setting)) for level in done)
     reach = min(max(carried) * LARGEST_CLIMB, *useful, math.inf)
     open_rungs = [rung for rung in knowledge.ladder() if rung not in carried and rung <= reach]
-    open_rungs = measurable(knowledge, setting, open_rungs, min(remaining_s, longest_level_s(knowledge)))
+    open_rungs = measurable(knowledge, setting, open_rungs, longest_level_s(knowledge, remaining_s))
     if not open_rungs or len(done) >= _most_levels(knowledge) or knowledge.rate is None:
         return None
     mean, sd = knowledge.rates([(setting, rung) for rung in open_rungs])

@@ -41,6 +41,11 @@ class MinutesModel:
         level_s = min(LEVEL_S, self.level_s) if dummy else self.level_s
         return self.stop_and_clean_s + self.start(setting, dummy=dummy) + levels * level_s
 
+    @property
+    def least_trial_s(self) -> float:
+        """No other start is worth making in less: one level, and no HiCache to pin."""
+        return self.stop_and_clean_s + self.start_s + self.level_s
+
     def crash(self, setting: Setting, *, dummy: bool = False) -> float:
         """A start that dies before anything was measured costs less than a measurement."""
         return self.stop_and_clean_s + self.start(setting, dummy=dummy)

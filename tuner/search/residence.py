@@ -7,8 +7,10 @@ so that it takes W at the most. What follows must be long enough for answers to 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from tuner.budget import LEVELS_PER_BUDGET
 from tuner.search.knowledge import Knowledge
 from tuner.search.throughput import A_OVER_C
 from tuner.trial import LevelEnd, LevelResult, Purpose, Setting
@@ -21,9 +23,16 @@ SHORT_FACTOR = 2.0
 """A level in which hardly anything finished needs so many times the seconds that it had, at least."""
 
 
-def longest_level_s(knowledge: Knowledge) -> float:
-    """What any level of this study may take at the most."""
-    return MOST_STRETCH * knowledge.options.level_budget_s
+def longest_level_s(knowledge: Knowledge, remaining_s: float = math.inf) -> float:
+    """What a level may take at the most. The last seconds, too few for another start, belong to the running server."""
+    if remaining_s < knowledge.minutes.least_trial_s:
+        return remaining_s
+    return min(remaining_s, MOST_STRETCH * knowledge.options.level_budget_s)
+
+
+def budget_for(level_s: float) -> float:
+    """The budget in study seconds, in whole minutes, that has room for levels of so many."""
+    return 60.0 * math.ceil(level_s * LEVELS_PER_BUDGET / MOST_STRETCH / 60.0)
 
 
 def needed_s(knowledge: Knowledge, setting: Setting, concurrency: int) -> float:

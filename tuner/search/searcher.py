@@ -98,10 +98,11 @@ class Searcher:
         done: Sequence[LevelResult],
         concurrency: int,
         timeline: Timeline | None = None,
+        remaining_s: float = math.inf,
     ) -> float:
         """The study seconds without which the running server's level would say nothing; 0 while nobody can tell."""
         knowledge = self._knowledge([*history, _running(history, proposal, done, timeline)])
-        return min(needed_s(knowledge, proposal.setting, concurrency), longest_level_s(knowledge))
+        return min(needed_s(knowledge, proposal.setting, concurrency), longest_level_s(knowledge, remaining_s))
 
     def verdict(self, history: Sequence[TrialResult]) -> Verdict:
         """Incumbent, runner-up, whether the noise can tell them apart, and the explanation."""
