@@ -13,12 +13,25 @@ from tuner.errors import StudyFileError
 from tuner.study_file import build_study
 from tuner.workload import load_workload
 
+SHAPE = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 128,
+    "vocab_size": 256,
+}
+LLAMA_3_1 = {"rope_type": "llama3", "factor": 8.0}
+"""The length in config.json is the stretched one already, and SGLang leaves it so."""
+KIMI_K2_5 = {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096}
+
 
 @pytest.mark.parametrize(
     ("more", "config", "context"),
     [
         ({"model": "M"}, {"max_position_embeddings": 4096}, 4096),
-        ({"model": "M"}, {"text_config": {"max_position_embeddings": 4096, "rope_scaling": {"factor": 4}}}, 16_384),
+        ({"model": "M"}, {"max_position_embeddings": 4096, "rope_scaling": {"factor": 4}}, 16_384),
+        ({"model": "M"}, {"max_position_embeddings": 131_072, "rope_scaling": LLAMA_3_1}, 131_072),
+        ({"model": "M"}, {"max_position_embeddings": 262_144, "rope_scaling": KIMI_K2_5}, 262_144),
         ({"model": "M", "flags": {"context-length": 2048}}, {"max_position_embeddings": 4096}, 2048),
         ({"model": "M"}, {}, None),
         ({"engine": "simulated", "preset": "llama-70b-8x-h100"}, {}, 131_072),
@@ -27,7 +40,7 @@ from tuner.workload import load_workload
 def test_the_context_is_as_pinned_or_as_the_model_says(
     more: dict[str, Any], config: dict[str, Any], context: int | None, tmp_path: Path
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": {**SHAPE, **config}}))
     study = build_study({**more, **({"model": str(tmp_path)} if "model" in more else {})})
     assert context_tokens(study) == context
 

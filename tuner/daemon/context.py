@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from launcher.simulated.presets import load_preset
 from tuner.errors import StudyFileError
+from tuner.memory import read_geometry
 from tuner.study_file import Study
 from tuner.workload import Synthetic, Workload
 
@@ -24,16 +24,11 @@ def refuse_beyond_context(study: Study, workload: Workload) -> None:
 
 
 def context_tokens(study: Study) -> int | None:
-    """As pinned, as the preset says, or as config.json says (stretched by its rope scaling); None: not known."""
+    """As pinned, as the preset says, or as the model's config.json says; None: not known."""
     pinned = study.flags.get("context-length")
     if isinstance(pinned, int):
         return pinned
     if study.simulated:
         return load_preset(study.preset).model.context_len
-    try:
-        config = json.loads((Path(study.model_path) / "config.json").read_text(encoding="utf-8"))
-        text = config.get("text_config") or config
-        factor = (text.get("rope_scaling") or {}).get("factor") or 1.0
-        return int(text["max_position_embeddings"] * factor)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    config = Path(study.model_path) / "config.json"
+    return read_geometry(config).context_tokens if config.is_file() else None

@@ -19,6 +19,7 @@ from tuner.space import ELEMENT_BYTES
 
 GIB = 2**30
 ALLOCATION_BYTES = 2 * 2**20
+CONTEXT_KEYS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class ModelGeometry:
     weights_bytes: float = 0.0
     weights_known: bool = False
     """True: summed from the checkpoint's index; False: estimated from the shape and the quantisation."""
+    context_tokens: int | None = None
+    """As SGLang takes it where no flag says otherwise; None: config.json does not say."""
 
     @property
     def is_mla(self) -> bool:
@@ -111,7 +114,16 @@ def _geometry(text: Mapping[str, Any], path: Path) -> ModelGeometry:
         kv_lora_rank=text.get("kv_lora_rank"),
         qk_rope_head_dim=int(text.get("qk_rope_head_dim") or 0),
         experts=experts,
+        context_tokens=_context_tokens(text),
     )
+
+
+def _context_tokens(text: Mapping[str, Any]) -> int | None:
+    """SGLang 0.5.17's `get_context_length`: the rope factor counts only where the length is the unscaled one."""
+    scaling = text.get("rope_scaling") or {}
+    scaled = "original_max_position_embeddings" in scaling or scaling.get("rope_type") == "llama3"
+    longest = next((text[key] for key in CONTEXT_KEYS if text.get(key) is not None), None)
+    return None if longest is None else int(longest * (1 if scaled else scaling.get("factor") or 1))
 
 
 def _number(config: Mapping[str, Any], key: str, path: Path) -> int:
