@@ -7,6 +7,13 @@ from dataclasses import dataclass, field
 
 FlagValue = str | int | float | bool | list[str] | list[int] | dict[str, object]
 
+_TP = ("tp-size", "tensor-parallel-size", "tp")
+_DP = ("attn-dp-size", "dp-size", "data-parallel-size", "dp")
+_PP = ("pp-size", "pipeline-parallel-size", "pp")
+_NODES = ("nnodes",)
+SIZES = frozenset((*_TP, *_DP, *_PP, *_NODES))
+"""Flags that say how many GPUs a server takes, with their aliases: whole numbers from 1 up."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
@@ -27,12 +34,12 @@ class ServerConfig:
     @property
     def tp_size(self) -> int:
         """Tensor-parallel ranks; SGLang's default is 1 (`--tp-size`, alias `--tensor-parallel-size`, `--tp`)."""
-        return self._size("tp-size", "tensor-parallel-size", "tp")
+        return self._size(*_TP)
 
     @property
     def dp_size(self) -> int:
         """Data-parallel ranks, each with a KV pool of its own."""
-        return self._size("attn-dp-size", "dp-size", "data-parallel-size", "dp")
+        return self._size(*_DP)
 
     @property
     def dp_attention(self) -> bool:
@@ -43,7 +50,12 @@ class ServerConfig:
     def rank_count(self) -> int:
         """GPUs, and scheduler processes, of the whole server."""
         replicas = 1 if self.dp_attention else self.dp_size
-        return self.tp_size * self._size("pp-size", "pipeline-parallel-size", "pp") * replicas
+        return self.tp_size * self._size(*_PP) * replicas
+
+    @property
+    def ranks_here(self) -> int:
+        """Of all ranks, those of one node."""
+        return max(1, self.rank_count // self._size(*_NODES))
 
     def _size(self, *names: str) -> int:
         sizes = (self.flags.get(name) for name in names)

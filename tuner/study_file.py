@@ -10,19 +10,19 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
 from launcher.config import FlagValue, ServerConfig
 from launcher.yaml_file import read_yaml
 from tuner.budget import parse_duration
 from tuner.errors import StudyFileError
 from tuner.space import Space
+from tuner.study_faults import check_size, sentence_of
 from tuner.trial import Setting
 
 DEFAULT_COMMAND = ("python", "-m", "sglang.launch_server")
@@ -36,16 +36,6 @@ PORT = "port"
 _ENGINE_KEYS = {"model", "command", "engine", "preset"}
 """A file that has none of these forgot what to tune: it must not end up on the simulated engine unawares."""
 _SEARCHED = ("mem-fraction-static", "kv-cache-dtype", "hicache-size")
-_RANGES = {
-    "mem-fraction-static": "a number or [low, high]",
-    "concurrency": "a whole number or [low, high]",
-}
-_IN_YAMLS_WORDS = {
-    "model_type": "must be a mapping of keys; leave it out for the defaults",
-    "dict_type": "must be a mapping of keys; leave it out for none",
-    "mapping_type": "must be a mapping of keys; leave it out for none",
-    "tuple_type": "must be a list",
-}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
@@ -154,7 +144,7 @@ class Study(_Section):
     workload: str | tuple[Mapping[str, Any], ...] = DEFAULT_WORKLOAD
     """A spec such as `random:in=1000,out=500,cv=0.5`, the path of a file of prompts, or named groups."""
     slo: Slo = Slo()
-    gpus: tuple[int, ...] | None = None
+    gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(default=None, min_length=1)
     """Indices of the GPUs to use; None: all."""
     budget: Annotated[float, BeforeValidator(_seconds)] = Field(default=7_200.0, gt=0, allow_inf_nan=False)
     """Study seconds."""
@@ -259,7 +249,8 @@ def build_study(raw: Mapping[str, object], source: str = "command line") -> Stud
     try:
         study = Study.model_validate(dict(raw))
     except ValidationError as error:
-        raise StudyFileError(f"{source}: {_sentence(error)}") from None
+        keys = {"": tuple(Study.model_fields), "slo": tuple(Slo.model_fields)}
+        raise StudyFileError(f"{source}: {sentence_of(error, keys)}") from None
     except StudyFileError as error:
         raise StudyFileError(f"{source}: {error}") from None
     return study
@@ -273,8 +264,9 @@ def _check_whole(study: Study) -> None:
         raise StudyFileError("model: is missing; name the model that `command` is to serve")
     if study.start_from is not None:
         _check_start(study.start_from, study.space.build())
-    for name in study.flags:
+    for name, value in study.flags.items():
         _check_dashes("flags", name)
+        check_size(name, value)
         if name in _SEARCHED or name in study.space.build().further:
             raise StudyFileError(f"flags: {name}: is searched; put its value under `space:` instead")
 
@@ -332,38 +324,3 @@ def _variable(name: str, source: str) -> str:
     if name not in os.environ:
         raise StudyFileError(f"{source}: ${{{name}}} is used, but the environment has no {name}")
     return os.environ[name]
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first thing that is wrong, with its key, its value and what would be right."""
-    first = error.errors()[0]
-    parts = first["loc"][:2] if _is_range(first["loc"]) else first["loc"]
-    where = ".".join(str(part) for part in parts if not str(part).startswith(("function-", "tuple[")))
-    if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key; {_nearest(first['loc'])}"
-    if first["type"] == "value_error":
-        return str(first["ctx"]["error"])
-    value = "null" if first["input"] is None else repr(first["input"])
-    return f"{where}: {value}: {_wanted(first)}"
-
-
-def _is_range(location: Sequence[int | str]) -> bool:
-    return len(location) > 1 and location[0] == "space" and location[1] in _RANGES
-
-
-def _wanted(first: ErrorDetails) -> str:
-    """What would be right, in the words of YAML."""
-    location = first["loc"]
-    if _is_range(location):
-        return f"must be {_RANGES[str(location[1])]}"
-    kind = str(first["type"])
-    if kind in _IN_YAMLS_WORDS:
-        return _IN_YAMLS_WORDS[kind]
-    return f"{first['msg'][0].lower()}{first['msg'][1:]}"
-
-
-def _nearest(location: Sequence[int | str]) -> str:
-    model: type[BaseModel] = Slo if len(location) > 1 and location[0] == "slo" else Study
-    keys = list(model.model_fields)
-    near = difflib.get_close_matches(str(location[-1]), keys, n=1, cutoff=0.4)
-    return f"did you mean {near[0]!r}?" if near else f"valid keys are {', '.join(keys)}"

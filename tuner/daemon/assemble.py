@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,12 @@ from launcher.nvml import open_gpus
 from launcher.redact import redact
 from launcher.version import SglangBuild, detect_build
 from tuner.budget import Budget, longest_level_s
-from tuner.daemon.context import refuse_beyond_context
 from tuner.daemon.earlier import earlier_lessons
 from tuner.daemon.interrupts import Interrupts
 from tuner.daemon.loop import Daemon, Ending, Limits
 from tuner.daemon.orphans import reap_left
 from tuner.daemon.publish import Publisher
+from tuner.daemon.refusals import refuse_beyond_context, refuse_dtypes, refuse_missing_gpus
 from tuner.daemon.scribe import Scribe
 from tuner.daemon.trial import Bench
 from tuner.errors import StudyFileError
@@ -38,7 +38,6 @@ from tuner.memory import HostMemory, MemoryPrior, read_geometry
 from tuner.memory.geometry import GIB
 from tuner.progress.scene import Screen, StudyNow
 from tuner.search import Searcher, SearchOptions, shape_of
-from tuner.space import refuse_impossible
 from tuner.study_file import Study, build_study
 from tuner.trial import TrialResult
 from tuner.version import kvtune_version
@@ -49,7 +48,6 @@ GPU_STATE = "gpus"
 VERSION_LIMIT_S = 60.0
 SAMPLED_REQUESTS = 256
 """So many say what a workload is."""
-_BLACKWELL = re.compile(r"Blackwell|\bG?B[123]00\b|\bGB10\b|\bRTX 50[5-9]0")
 _FINGERPRINTED = ("config.json", "model.safetensors.index.json")
 
 
@@ -140,24 +138,14 @@ def find_world(study: Study, directory: Path) -> World:
         _prepare_simulated(study, gpu_state)
     build = ask_build(study, gpu_state)
     gpus = open_gpus(f"simulated:{gpu_state}" if study.simulated else None)
+    refuse_missing_gpus(study, gpus.read(memory_only=True))
     if study.gpus is not None:
         gpus = ChosenGpus(gpus, study.gpus)
     samples = gpus.read()
-    _refuse_impossible(study, build, samples)
+    refuse_dtypes(study, build.version, samples)
     workload = load_workload(study.workload, seed=study.seed)
     refuse_beyond_context(study, workload)
     return World(study, directory, build, gpus, samples, workload)
-
-
-def _refuse_impossible(study: Study, build: SglangBuild, samples: Sequence[GpuSample]) -> None:
-    """Before hours are spent: a dtype that this box can never serve. Raises StudyFileError."""
-    backend = study.flags.get("attention-backend")
-    refuse_impossible(
-        study.space.build(),
-        blackwell=any(_BLACKWELL.search(gpu.name) for gpu in samples) if samples else None,
-        attention_backend=backend if isinstance(backend, str) else None,
-        sglang_version=build.version,
-    )
 
 
 def ask_build(study: Study, gpu_state: Path) -> SglangBuild:

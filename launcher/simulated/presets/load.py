@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from launcher.errors import UsageError
 from launcher.simulated.presets.schema import Preset
-from launcher.yaml_file import read_yaml
+from launcher.yaml_file import read_yaml, wanted
 
 _SHIPPED = Path(__file__).parent
 
@@ -71,9 +71,9 @@ def _sentence(path: Path, error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(first["loc"][-1]), _keys_beside(first["loc"]), n=1, cutoff=0.0)
         return f"preset {path}: {where}: unknown key; the nearest valid key is {near[0]!r}"
-    value = "" if first["type"] == "missing" else f" (got {first['input']!r})"
+    value = "" if first["type"] == "missing" else f"{first['input']!r}: "
     shown = value if len(value) < 80 else ""
-    return f"preset {path}: {where}: {first['msg']}{shown}"
+    return f"preset {path}: {where}: {shown}{wanted(first)}"
 
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:

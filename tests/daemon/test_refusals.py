@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tuner.daemon.context import context_tokens, refuse_beyond_context
+from launcher.simulated.box import VirtualBox
+from launcher.simulated.presets import load_preset
+from tuner.daemon.refusals import context_tokens, refuse_beyond_context, refuse_missing_gpus
 from tuner.errors import StudyFileError
 from tuner.study_file import build_study
 from tuner.workload import load_workload
@@ -20,6 +22,7 @@ SHAPE = {
     "intermediate_size": 128,
     "vocab_size": 256,
 }
+EIGHT = VirtualBox(load_preset("llama-70b-8x-h100"), seed=1).gpus()
 LLAMA_3_1 = {"rope_type": "llama3", "factor": 8.0}
 """The length in config.json is the stretched one already, and SGLang leaves it so."""
 KIMI_K2_5 = {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096}
@@ -43,6 +46,35 @@ def test_the_context_is_as_pinned_or_as_the_model_says(
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {**SHAPE, **config}}))
     study = build_study({**more, **({"model": str(tmp_path)} if "model" in more else {})})
     assert context_tokens(study) == context
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"gpus": [7, 8]}, "gpus: 8: is not here; this machine shows GPUs 0 to 7"),
+        ({"flags": {"tp-size": 16}}, "the server's 16 ranks .* need a GPU each, but this machine shows 8"),
+        ({"flags": {"tp": 4, "pp-size": 4}}, "the server's 16 ranks .* but this machine shows 8"),
+        ({"flags": {"tp-size": 8}, "gpus": [0, 1, 2, 3]}, "the server's 8 ranks .* but `gpus:` names 4"),
+    ],
+)
+def test_gpus_that_are_not_there_are_refused(more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(StudyFileError, match=sentence):
+        refuse_missing_gpus(build_study({"model": "M", **more}), EIGHT)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"flags": {"tp-size": 8}},
+        {"flags": {"tp-size": 16, "nnodes": 2}},
+        {"flags": {"tp-size": 8, "dp-size": 8, "enable-dp-attention": True}},
+        {"flags": {"tp-size": 2, "dp-size": 4}, "gpus": list(range(8))},
+        {"flags": {"tp-size": 16, "device": "cpu"}},
+    ],
+)
+def test_gpus_that_are_enough_are_not(more: dict[str, Any]) -> None:
+    refuse_missing_gpus(build_study({"model": "M", **more}), EIGHT)
+    refuse_missing_gpus(build_study({"model": "M", "flags": {"tp-size": 16}}), ())
 
 
 def test_requests_beyond_the_context_are_refused_with_both_numbers() -> None:
