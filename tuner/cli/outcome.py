@@ -38,14 +38,18 @@ def plan(
     """What each mem-fraction would hold and leave free, computed without touching a GPU."""
     from launcher.dtype import normalize_dtype
     from tuner.cli.tables import console, plain_table
+    from tuner.errors import StudyFileError
     from tuner.memory import plan_table
 
     started = None
     if started_log is not None:
         started = _started(Path(started_log), started_fraction)
+    gpu_gib = gpu_memory_gib if gpu_memory_gib is not None else _smallest_gpu_gib()
+    if gpu_gib is None and started is None:
+        raise StudyFileError("--gpu-memory-gib: is missing, and this box shows no GPU; an H200 has 139.8")
     rows = plan_table(
         Path(model),
-        gpu_memory_gib if gpu_memory_gib is not None else _smallest_gpu_gib(),
+        gpu_gib,
         tp_size=tp_size,
         kv_cache_dtypes=[normalize_dtype(name) for name in dtypes],
         chunk_tokens=chunked_prefill_size,
@@ -63,9 +67,10 @@ def plan(
             row.weakest_stage.value.replace("_", " "),
         )
     console().print(table)
+    box = "the GPU of the log" if gpu_gib is None else f"GPUs of {gpu_gib:.1f} GiB"
     exits.say(
-        "computed, not measured; ± is two standard deviations. survives: the chance that a start and its load leave "
-        "more headroom than the worst prefill step takes, which without a log of a start is hardly known; weakest at: "
+        f"computed for {box}, not measured; ± is two standard deviations. survives: the chance that a start and its "
+        "load leave more headroom than the worst prefill step takes, which without a log of a start is hardly known; weakest at: "
         "where it would most likely die"
     )
 
