@@ -118,13 +118,13 @@ def test_a_flag_that_cannot_be_pinned_is_refused_before_there_is_a_study(kvtune,
     assert not list((tmp_path / "home").glob("studies/*"))
 
 
-def test_a_plan_says_which_gpus_it_is_for_and_makes_none_up(monkeypatch, capsys):
-    told = ["plan", "--model", str(ROOT / "bench/h200x8/models/llama70"), "--tp-size", "2"]
+def test_a_plan_says_which_gpus_it_is_for_and_makes_none_up(kvtune, monkeypatch):
+    told = ("plan", "--model", str(ROOT / "bench/h200x8/models/llama70"), "--tp-size", "2")
     monkeypatch.setattr("tuner.cli.outcome._smallest_gpu_gib", lambda: None)
-    assert main(told) == 2
-    assert "--gpu-memory-gib: is missing, and this box shows no GPU" in capsys.readouterr().err
-    assert main([*told, "--gpu-memory-gib", "139.8"]) == 0
-    assert "computed for GPUs of 139.8 GiB, not measured" in capsys.readouterr().err
+    refused(kvtune(*told), 2, "--gpu-memory-gib: is missing, and this box shows no GPU")
+    planned = kvtune(*told, "--gpu-memory-gib", "139.8")
+    assert planned.returncode == 0
+    assert "computed for GPUs of 139.8 GiB, not measured" in planned.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list", "--help"], ["plan", "--help"]])

@@ -70,8 +70,8 @@ def plan(
     box = "the GPU of the log" if gpu_gib is None else f"GPUs of {gpu_gib:.1f} GiB"
     exits.say(
         f"computed for {box}, not measured; ± is two standard deviations. survives: the chance that a start and its "
-        "load leave more headroom than the worst prefill step takes, which without a log of a start is hardly known; weakest at: "
-        "where it would most likely die"
+        "load leave more headroom than the worst prefill step takes, which without a log of a start is hardly known; "
+        "weakest at: where it would most likely die"
     )
 
 
