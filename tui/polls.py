@@ -117,6 +117,9 @@ class ServerPoll:
         self._reader.close()
 
 
+NOT_YET = "the GPUs have not answered yet"
+
+
 class GpuPoll:
     """The newest samples of all GPUs."""
 
@@ -131,7 +134,7 @@ class GpuPoll:
         that has none of its own.
         """
         self.samples: tuple[GpuSample, ...] = ()
-        self.problem: str | None = None
+        self.problem: str | None = NOT_YET
         self._open_reader = open_reader
         self._source = source
         self._simulated = simulated

@@ -155,6 +155,13 @@ def test_gpus_are_read_rarely_and_sooner_while_there_are_none(interval_s: float,
     assert poll.samples
 
 
+def test_before_the_first_answer_nothing_is_said_of_the_machine() -> None:
+    poll = GpuPoll(lambda _: FakeGpus(iter([()])), None, lambda: 1.0)
+    assert poll.problem == "the GPUs have not answered yet"
+    poll.step()
+    assert poll.problem is None
+
+
 BOXES = (LocalServer(URL, (11,), "/tmp/box"), LocalServer(OTHER, (12,), "/tmp/other"), LocalServer(URL + "3", (13,)))
 
 
