@@ -11,6 +11,8 @@ _TP = ("tp-size", "tensor-parallel-size", "tp")
 _DP = ("attn-dp-size", "dp-size", "data-parallel-size", "dp")
 _PP = ("pp-size", "pipeline-parallel-size", "pp")
 _NODES = ("nnodes",)
+_NO_DECODE_GRAPHS = ("disable-cuda-graph", "disable-decode-cuda-graph")
+_NO_PREFILL_GRAPHS = ("disable-cuda-graph", "disable-prefill-cuda-graph", "disable-piecewise-cuda-graph")
 SIZES = frozenset((*_TP, *_DP, *_PP, *_NODES))
 """Flags that say how many GPUs a server takes, with their aliases: whole numbers from 1 up."""
 
@@ -56,6 +58,19 @@ class ServerConfig:
     def ranks_here(self) -> int:
         """Of all ranks, those of one node."""
         return max(1, self.rank_count // self._size(*_NODES))
+
+    @property
+    def decode_graphs(self) -> bool:
+        """Decode steps run as CUDA graphs, unless one of the flags that say so (0.5.6-0.5.23) turns them off."""
+        return not self._any(_NO_DECODE_GRAPHS) and self.flags.get("cuda-graph-backend-decode") != "disabled"
+
+    @property
+    def prefill_graphs(self) -> bool:
+        """The same of prefill chunks."""
+        return not self._any(_NO_PREFILL_GRAPHS) and self.flags.get("cuda-graph-backend-prefill") != "disabled"
+
+    def _any(self, switches: tuple[str, ...]) -> bool:
+        return any(self.flags.get(switch) is True for switch in switches)
 
     def _size(self, *names: str) -> int:
         sizes = (self.flags.get(name) for name in names)

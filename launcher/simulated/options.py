@@ -69,8 +69,8 @@ def options_of(preset: Preset, config: ServerConfig) -> EngineOptions:
         schedule_conservativeness=flags.number("schedule-conservativeness", 1.0),
         num_continuous_decode_steps=flags.whole("num-continuous-decode-steps", 1),
         page_size=flags.whole("page-size", 1),
-        graph_max_batch=_graph_max_batch(preset, flags),
-        prefill_graphs=_prefill_graphs(preset, flags),
+        graph_max_batch=_graph_max_batch(preset, flags) if config.decode_graphs else 0,
+        prefill_graphs=preset.overhead.prefill_graphs_gib > 0 and config.prefill_graphs,
         disable_radix_cache=no_radix,
         dummy_weights=flags.text("load-format", "auto") == "dummy",
         skip_warm_up=flags.switch("skip-server-warmup"),
@@ -129,16 +129,8 @@ def _default_chunk(gpu_gib: float) -> int:
 
 
 def _graph_max_batch(preset: Preset, flags: _Flags) -> int:
-    if flags.switch("disable-cuda-graph") or flags.text("cuda-graph-backend-decode", "full") == "disabled":
-        return 0
     older = flags.whole("cuda-graph-max-bs", preset.overhead.graph_max_batch)
     return flags.whole("cuda-graph-max-bs-decode", older)
-
-
-def _prefill_graphs(preset: Preset, flags: _Flags) -> bool:
-    off = flags.switch("disable-piecewise-cuda-graph") or flags.switch("disable-cuda-graph")
-    backend = flags.text("cuda-graph-backend-prefill", "breakable")
-    return preset.overhead.prefill_graphs_gib > 0 and not off and backend != "disabled"
 
 
 def _default_fraction(preset: Preset, tp_size: int) -> float:

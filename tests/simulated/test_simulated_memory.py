@@ -109,6 +109,30 @@ def test_flags_that_change_memory() -> None:
     assert with_prefill_graphs.headroom_gib < plain.headroom_gib - 2
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"disable-prefill-cuda-graph": True},
+        {"disable-piecewise-cuda-graph": True},
+        {"cuda-graph-backend-prefill": "disabled"},
+    ],
+)
+def test_prefill_graphs_are_off_by_whichever_flag_says_so(flags: dict[str, FlagValue]) -> None:
+    plain = plan_memory(QWEN, options_of(QWEN, ServerConfig("m", 0.85, flags=flags)))
+    assert plain.prefill_graphs_gib == 0
+    assert plain.decode_graphs_gib > 0
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"disable-decode-cuda-graph": True}, {"cuda-graph-backend-decode": "disabled"}, {"disable-cuda-graph": True}],
+)
+def test_decode_graphs_are_off_by_whichever_flag_says_so(flags: dict[str, FlagValue]) -> None:
+    options = options_of(QWEN, ServerConfig("m", 0.85, flags=flags))
+    assert options.graph_max_batch == 0
+    assert options.prefill_graphs == ("disable-cuda-graph" not in flags)
+
+
 @given(st.floats(0.5, 0.99), st.floats(0.001, 0.05))
 def test_more_fraction_is_more_tokens_and_less_headroom(fraction: float, more: float) -> None:
     low, high = _qwen(fraction), _qwen(fraction + more)

@@ -206,7 +206,7 @@ def _prior(world: World, longest_request_tokens: float) -> MemoryPrior:
         dp_attention=study.pinned.dp_attention,
         chunk_tokens=_pinned_number(study, "chunked-prefill-size"),
         graph_batch=_graph_batch(study),
-        captures_graphs=study.flags.get("device") != "cpu" and not study.flags.get("disable-cuda-graph"),
+        captures_graphs=study.flags.get("device") != "cpu" and study.pinned.decode_graphs,
         max_total_tokens=_pinned_number(study, "max-total-tokens"),
         host=_host(world),
         shortest_pool_tokens=longest_request_tokens,
@@ -221,7 +221,7 @@ def _pinned_number(study: Study, flag: str) -> int | None:
 
 def _graph_batch(study: Study) -> int | None:
     """The largest decode batch with a graph, where the user pins it; without graphs every batch is above it."""
-    if study.flags.get("disable-cuda-graph"):
+    if not study.pinned.decode_graphs:
         return 1
     return _pinned_number(study, "cuda-graph-max-bs-decode") or _pinned_number(study, "cuda-graph-max-bs")
 

@@ -42,7 +42,7 @@ class MemoryPrior:
     graph_batch: int | None = None
     """Pinned --cuda-graph-max-bs(-decode); None is SGLang's default."""
     captures_graphs: bool = True
-    """False on a CPU and with --disable-cuda-graph."""
+    """False on a CPU, and where a flag turns decode graphs off."""
     max_total_tokens: int | None = None
     """Pinned --max-total-tokens, which caps the pool of every setting that does not search it."""
     shortest_pool_tokens: float = 1.0
