@@ -6,11 +6,11 @@ Needs KVTUNE_SGLANG_PYTHON and KVTUNE_TINY_LLAMA, as `scripts/with-cpu-sglang` s
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -110,4 +110,6 @@ async def main(cycles: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10))
+    made = argparse.ArgumentParser("bench.lifecycle")
+    made.add_argument("cycles", type=int, nargs="?", default=10)
+    asyncio.run(main(made.parse_args().cycles))

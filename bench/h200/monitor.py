@@ -6,6 +6,7 @@ is the difference of the server's own decode counter, read at its two ends. Also
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from bench.figures import figure
 from bench.h200.truth import Watcher, build_testbed, open_world
+from bench.program import run as program
 from launcher.gpus import GpuReader
 from launcher.observe.read import ServerReader
 from tuner.testbed import LevelLimits
@@ -123,5 +125,14 @@ def once_json(url: str) -> object:
     return json.loads(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.h200.monitor")
+    parser.add_argument("study", type=Path)
+    parser.add_argument("out", type=Path)
+    told = parser.parse_args()
+    asyncio.run(run(told.study, told.out))
+    return 0
+
+
 if __name__ == "__main__":
-    asyncio.run(run(Path(sys.argv[1]), Path(sys.argv[2])))
+    program("h200.monitor", main)

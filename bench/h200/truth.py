@@ -7,6 +7,7 @@ written for every start, level and stop, as soon as it is known: a run that is c
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -19,13 +20,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from bench.program import out_folder
+from bench.program import run as program
 from launcher.cleanslate import take_baseline
 from launcher.clock import WallClock
+from launcher.errors import UsageError
 from launcher.failure import Failure
 from launcher.gpus import GpuReader
 from launcher.server import ServerRecord
+from launcher.yaml_file import read_yaml
 from tuner.daemon.assemble import World, find_world
 from tuner.journal.codec import encode
 from tuner.live import LiveTestbed
@@ -34,6 +37,7 @@ from tuner.testbed import LevelLimits
 from tuner.trial import Setting
 
 LEVEL_S = 90.0
+KEYS = {"mem-fraction-static", "concurrency"}
 BACK_S = 60.0
 NEAR_BYTES = 2**28
 
@@ -129,17 +133,31 @@ def plain(value: object) -> dict[str, Any]:
     return values
 
 
-def main(arguments: list[str]) -> int:
-    study, plan, out = (Path(argument) for argument in arguments)
-    with open(out, "a", encoding="utf-8") as file:
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench.h200.truth")
+    parser.add_argument("study", type=Path)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("out", type=Path)
+    told = parser.parse_args()
+    plan = read_plan(told.plan)
+    read_study_file(told.study)
+    with open(out_folder(told.out.parent) / told.out.name, "a", encoding="utf-8") as file:
 
         def write(row: Mapping[str, object]) -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
 
-        asyncio.run(run(study, yaml.safe_load(plan.read_text(encoding="utf-8")), write))
+        asyncio.run(run(told.study, plan, write))
     return 0
 
 
+def read_plan(path: Path) -> list[dict[str, Any]]:
+    """Raises UsageError where it is no list of starts."""
+    plan = read_yaml(path, UsageError)
+    if not isinstance(plan, list) or not all(isinstance(step, dict) and step.keys() >= KEYS for step in plan):
+        raise UsageError(f"{path}: must be a list of starts, each with {' and '.join(sorted(KEYS))}")
+    return plan
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    program("h200.truth", main)

@@ -14,7 +14,7 @@ GIB = 2**30
 
 def print_figures(rows: Path) -> None:
     """A figure for each thing that this run showed; one that it did not show is left out."""
-    told = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    told = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()] if rows.exists() else []
     for name, (value, unit) in {**_predictions(told), **_kvtop(told), **_ends(told), **_host(told)}.items():
         figure(name, value, unit)
 
@@ -24,7 +24,7 @@ Figures = Mapping[str, tuple[float, str]]
 
 def _predictions(rows: list[dict[str, Any]]) -> Figures:
     """How far tokens and headroom lay from what the start after the study showed."""
-    found = next((row for row in rows if "predicted" in row), None)
+    found = next((row for row in rows if "after_the_study" in row.get("predicted", ())), None)
     if found is None:
         return {}
     predicted, seen = found["predicted"]["after_the_study"], found["memory"]
@@ -35,32 +35,37 @@ def _predictions(rows: list[dict[str, Any]]) -> Figures:
 
 
 def _kvtop(rows: list[dict[str, Any]]) -> Figures:
-    """GPUs that kvtop gives to the server, and how far its parts are from what NVML shows, at worst."""
+    """GPUs that kvtop gives to the server, and how much of what NVML shows there no part explains, at worst."""
     shown = next((row for row in rows if isinstance(row.get("kvtop"), dict)), None)
     if shown is None:
         return {}
-    errors = list(_part_errors(shown["kvtop"]["gpus"]))
+    unnamed = list(_unnamed_shares(shown["kvtop"]["gpus"]))
     return {
         "gpus_shown": (sum(gpu["server_url"] is not None for gpu in shown["kvtop"]["gpus"]), "GPUs"),
-        "parts_error_max_share": (max(errors, default=0.0), "share"),
+        "unnamed_memory_max_share": (max(unnamed, default=0.0), "share"),
     }
 
 
-def _part_errors(gpus: list[dict[str, Any]]) -> Iterator[float]:
+def _unnamed_shares(gpus: list[dict[str, Any]]) -> Iterator[float]:
+    """Weights, KV and graphs are the server's own figures; what is left of NVML's is `other` or without an owner."""
     for gpu in gpus:
-        parts, total = gpu["memory_parts"], gpu["memory_total_bytes"]
-        if parts and total:
-            yield abs(sum(parts.values()) / total - 1)
+        if gpu["server_url"] is not None:
+            parts = gpu["memory_parts"]
+            yield (parts["other_bytes"] + parts["unattributed_bytes"]) / gpu["memory_used_bytes"]
 
 
 def _ends(rows: list[dict[str, Any]]) -> Figures:
     """Clean slates, at worst; how soon a rank's death was seen."""
     slates = [row["slate"] for row in rows if "slate" in row]
     deaths = [row["death_seen_s"] for row in rows if "death_seen_s" in row]
-    ends = {
-        "memory_back_max_s": (max((slate["back_s"] for slate in slates), default=0.0), "s"),
-        "left_behind_max_gib": (max((max(slate["left_bytes"]) for slate in slates), default=0) / GIB, "GiB"),
-    }
+    ends = (
+        {
+            "memory_back_max_s": (max(slate["back_s"] for slate in slates), "s"),
+            "left_behind_max_gib": (max(max(slate["left_bytes"]) for slate in slates) / GIB, "GiB"),
+        }
+        if slates
+        else {}
+    )
     return {**ends, **({"death_seen_s": (deaths[0], "s")} if deaths else {})}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.h200.truth import plain
 from bench.h200x8.box import Box, kvtop_json, rank_pid
+from launcher.config import FlagValue
 from launcher.failure import Stage
 from launcher.host import read_host
 from launcher.server import Server
@@ -74,17 +75,23 @@ async def study(run: Run) -> None:
     began_s = time.monotonic()
     with open(run.out / "progress.log", "wb") as log:
         code = (await asyncio.to_thread(subprocess.run, words, stdout=log, stderr=log)).returncode
-    view = run.view()
-    run.write({"code": code, "wall_s": time.monotonic() - began_s, "explanation": view.explanation})
-    for trial in view.trials:
-        run.write({"trial": plain(trial)})
+    run.write({"code": code, "budget": run.budget, "wall_s": time.monotonic() - began_s})
+    if (run.out / "name").exists():
+        view = run.view()
+        run.write({"explanation": view.explanation, "best": plain(view.incumbent)})
+        for trial in view.trials:
+            run.write({"trial": plain(trial)})
+    if code:
+        raise RuntimeError(f"kvtune-auto ended with code {code}; its last words are in {log.name}")
 
 
 async def serve(run: Run) -> None:
     """SGLang loads the export; under load both programs count all ranks; then one rank is killed."""
+    if not run.best_yaml.is_file():
+        raise LookupError(f"there is no {run.best_yaml} to start from")
     server = await run.box.start_yaml(run.best_yaml)
     try:
-        run.write({"predicted": _predictions(run, run.setting()), **_seen(run, server)})
+        run.write({"predicted": _predictions(run), **_seen(run, server)})
         await _watched_load(run, server, _kill_rank)
     finally:
         run.write({"slate": plain(await run.box.end(server))})
@@ -104,7 +111,9 @@ async def starved(run: Run) -> None:
 
 async def ranks(run: Run) -> None:
     """DP attention: as many data-parallel ranks as tensor-parallel ones; their sums in both programs."""
-    server = await run.box.start(run.setting(), {"dp-size": run.tp_size, "enable-dp-attention": True})
+    flags: dict[str, FlagValue] = {"dp-size": run.tp_size, "enable-dp-attention": True}
+    run.write({"predicted": _predictions(run, flags)})
+    server = await run.box.start(run.setting(), flags)
     try:
         run.write(_seen(run, server))
         await _watched_load(run, server)
@@ -171,13 +180,15 @@ def _kill_rank(run: Run, server: Server) -> float:
     return time.monotonic()
 
 
-def _predictions(run: Run, setting: Setting) -> Row:
-    """What the memory model says of this setting before any start, and after the study's starts."""
-    searcher = build_searcher(run.box.world)
-    return {
-        when: plain(searcher.knowledge(history).memory.predict(setting))
-        for when, history in (("before_any_start", ()), ("after_the_study", _history(run)))
-    }
+def _predictions(run: Run, flags: Mapping[str, FlagValue] | None = None) -> Row:
+    """What the memory model says of the setting before any start, and after the study's starts where it had the same
+    flags.
+    """
+    world = run.box.world
+    study = world.study.model_copy(update={"flags": {**world.study.flags, **(flags or {})}})
+    searcher = build_searcher(replace(world, study=study))
+    histories = {"before_any_start": (), **({} if flags else {"after_the_study": _history(run)})}
+    return {when: plain(searcher.knowledge(told).memory.predict(run.setting())) for when, told in histories.items()}
 
 
 def _history(run: Run) -> tuple[TrialResult, ...]:
