@@ -31,8 +31,8 @@ class WorstStep:
 
     @property
     def free_gib(self) -> float:
-        """What the driver still shows as free: freed transients stay reserved by torch's allocator, and some more."""
-        return max(0.0, self._headroom_gib - self._peak_gib * (1 + self._transient.kept_share))
+        """What the driver still shows as free: freed transients stay reserved by torch's allocator."""
+        return max(0.0, self._headroom_gib - self._peak_gib)
 
     def prefill(self, new_tokens: int, requests: int) -> Overflow | None:
         """One prefill batch: hidden states, then the largest tensor, then what follows and the logits."""
