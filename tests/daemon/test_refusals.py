@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from launcher.simulated.box import VirtualBox
 from launcher.simulated.presets import load_preset
-from tuner.daemon.refusals import context_tokens, refuse_beyond_context, refuse_missing_gpus
+from tuner.daemon.refusals import context_tokens, hicache_beyond_host, refuse_beyond_context, refuse_missing_gpus
 from tuner.errors import StudyFileError
+from tuner.memory import HostMemory
 from tuner.study_file import build_study
 from tuner.workload import load_workload
 
@@ -75,6 +77,22 @@ def test_gpus_that_are_not_there_are_refused(more: dict[str, Any], sentence: str
 def test_gpus_that_are_enough_are_not(more: dict[str, Any]) -> None:
     refuse_missing_gpus(build_study({"model": "M", **more}), EIGHT)
     refuse_missing_gpus(build_study({"model": "M", "flags": {"tp-size": 16}}), ())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        (["off", 20, 120], None),
+        (["off", 20, 167], "hicache-size: 167 GB a rank will not be tried: .* 268 GB free, that is 128 for each of 2"),
+        ([167, 200], "hicache-size: 167, 200 GB a rank"),
+    ],
+)
+def test_hicache_beyond_the_host_is_said(sizes: list[Any], sentence: str | None) -> None:
+    """Two H200s with 267.6 GB free: SGLang 0.5.17 let both ranks pin 167 GB until the kernel ended one."""
+    study = build_study({"model": "M", "space": {"hicache-size": sizes}})
+    said = hicache_beyond_host(study, HostMemory(267_600_000_000, ranks=2, sglang_version="0.5.17"))
+    assert said is None if sentence is None else re.search(sentence, said or "")
+    assert hicache_beyond_host(study, None) is None
 
 
 def test_requests_beyond_the_context_are_refused_with_both_numbers() -> None:

@@ -23,7 +23,7 @@ from tuner.daemon.interrupts import Interrupts
 from tuner.daemon.loop import Daemon, Ending, Limits
 from tuner.daemon.orphans import reap_left
 from tuner.daemon.publish import Publisher
-from tuner.daemon.refusals import refuse_beyond_context, refuse_dtypes, refuse_missing_gpus
+from tuner.daemon.refusals import hicache_beyond_host, refuse_beyond_context, refuse_dtypes, refuse_missing_gpus
 from tuner.daemon.scribe import Scribe
 from tuner.daemon.trial import Bench
 from tuner.errors import StudyFileError
@@ -119,10 +119,11 @@ def _earlier(journal: Journal, study: Study, scribe: Scribe) -> tuple[TrialResul
 
 
 def _warn(world: World, scribe: Scribe) -> None:
-    """Say before hours are spent that the answer will need more than one file."""
-    sentence = warning(world.study, world.build)
-    if sentence is not None:
-        scribe.say("export", sentence)
+    """Say before hours are spent that the answer will need more than one file, and what will not be tried."""
+    told = {"export": warning(world.study, world.build), "space": hicache_beyond_host(world.study, _host(world))}
+    for kind, sentence in told.items():
+        if sentence is not None:
+            scribe.say(kind, sentence)
 
 
 async def _tidy_up(journal: Journal, clock: WallClock, scribe: Scribe) -> None:

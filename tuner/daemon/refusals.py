@@ -1,4 +1,4 @@
-"""Refused before hours are spent: what this machine, this build or this model can never serve."""
+"""Said before hours are spent: what this machine, this build or this model can never serve."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 from launcher.gpus import GpuSample
 from launcher.simulated.presets import load_preset
 from tuner.errors import StudyFileError
-from tuner.memory import read_geometry
+from tuner.memory import HostMemory, read_geometry
+from tuner.memory.host import GB, HostEvidence, host_survival
 from tuner.space import refuse_impossible
 from tuner.study_file import Study
 from tuner.workload import Synthetic, Workload
 
+UNLIKELY = 0.5
 _BLACKWELL = re.compile(r"Blackwell|\bG?B[123]00\b|\bGB10\b|\bRTX 50[5-9]0")
 
 
@@ -48,6 +50,19 @@ def refuse_dtypes(study: Study, sglang_version: str | None, here: Sequence[GpuSa
         blackwell=any(_BLACKWELL.search(gpu.name) for gpu in here) if here else None,
         attention_backend=backend if isinstance(backend, str) else None,
         sglang_version=sglang_version,
+    )
+
+
+def hicache_beyond_host(study: Study, host: HostMemory | None) -> str | None:
+    """The HiCache sizes of the space that all ranks together cannot pin, in a sentence: they will not be tried."""
+    sizes = [size for size in study.space.build().hicache_sizes_gb if size]
+    beyond = [size for size in sizes if host_survival(size, host, HostEvidence(), device_pool_gb=0.0) < UNLIKELY]
+    if host is None or not beyond:
+        return None
+    told = ", ".join(map(str, beyond))
+    return (
+        f"hicache-size: {told} GB a rank will not be tried: the host has {host.available_bytes / GB:,.0f} GB free, "
+        f"that is {host.likely_gb:,.0f} for each of {host.ranks} rank(s)"
     )
 
 

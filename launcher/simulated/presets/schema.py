@@ -82,8 +82,9 @@ class Transient(_Section):
     largest_bytes_per_token: float = Field(ge=0)
     """The largest tensor of a prefill step: 2 * intermediate / tp * 2 bytes for a dense MLP."""
     after_bytes_per_token: float = Field(ge=0)
-    """What follows on top of the largest tensor, so that the sum is the peak. Blocks that torch's allocator keeps beside
-    it are counted as needed: no run has told the two apart.
+    """What follows on top of the largest tensor, so that the sum is the peak.
+
+    Blocks that torch's allocator keeps beside it are counted as needed: no run has told the two apart.
     """
     logits_bytes_per_request: float = Field(ge=0)
     """Logits of one request in a batch."""
