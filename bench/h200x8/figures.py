@@ -40,10 +40,8 @@ def _kvtop(rows: list[dict[str, Any]]) -> Figures:
     if shown is None:
         return {}
     unnamed = list(_unnamed_shares(shown["kvtop"]["gpus"]))
-    return {
-        "gpus_shown": (sum(gpu["server_url"] is not None for gpu in shown["kvtop"]["gpus"]), "GPUs"),
-        "unnamed_memory_max_share": (max(unnamed, default=0.0), "share"),
-    }
+    counted: Figures = {"gpus_shown": (len(unnamed), "GPUs")}
+    return {**counted, "unnamed_memory_max_share": (max(unnamed), "share")} if unnamed else counted
 
 
 def _unnamed_shares(gpus: list[dict[str, Any]]) -> Iterator[float]:
