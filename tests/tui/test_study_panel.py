@@ -44,6 +44,14 @@ def test_one_trial_is_no_trials(feed: SimpleNamespace) -> None:
     assert study_rows(snapshot, 160, 20, Look(), 5)[0].text.endswith("1 trial ─")
 
 
+def test_an_answer_that_could_not_be_written_is_told(feed: SimpleNamespace) -> None:
+    study = replace(feed.STUDY, unwritten="best-config.yaml: cannot be written (No space left on device)")
+    snapshot = replace(feed.watched(feed.study_running), study=study)
+    lines = [row.text for row in study_rows(snapshot, 160, 20, Look(), 5)]
+    assert any(line.startswith("  unwritten best-config.yaml: cannot be written") for line in lines)
+    assert any(line.startswith("  failed trial 3") for line in lines)
+
+
 def test_the_budget_is_that_of_this_moment(feed: SimpleNamespace) -> None:
     """The daemon writes every few seconds; with a clock sixty times as fast those are minutes."""
     study = replace(feed.STUDY, spent_s=300.0, spent_at_unix_s=feed.NOON, clock_speed=60.0)

@@ -49,7 +49,7 @@ def study_rows(
             Pen(width).gap(2).put("no study runs here (kvtune-auto, or --study DIR)", "dim").row(),
         ][:height]
     rows = [_title(study, width, look, number), _progress(study, snapshot.taken_unix_s, width, look)]
-    rows += [_incumbent(study, width), *_last_failure(study, width)]
+    rows += [_incumbent(study, width), *_troubles(study, width)]
     room = height - len(rows)
     if room < 2:
         return rows[:height]
@@ -112,11 +112,15 @@ def _incumbent(study: StudyView, width: int) -> Row:
     return pen.row(("trial", str(best.trial_id)))
 
 
-def _last_failure(study: StudyView, width: int) -> list[Row]:
-    if not study.last_failure:
-        return []
-    pen = Pen(width).put("  failed ", "dim")
-    return [pen.put(clip_end(study.last_failure, pen.left), "warn").row()]
+def _troubles(study: StudyView, width: int) -> list[Row]:
+    """The answer that could not be written, and the last failure."""
+    told = (("  unwritten ", study.unwritten, "bad"), ("  failed ", study.last_failure, "warn"))
+    rows = []
+    for what, sentence, role in told:
+        if sentence:
+            pen = Pen(width).put(what, "dim")
+            rows.append(pen.put(clip_end(sentence, pen.left), role).row())
+    return rows
 
 
 def interval(value: Interval) -> str:
