@@ -154,7 +154,7 @@ class Daemon:
             needed = words(unaffordable.expected_s)
             return Ending(exits.USAGE, f"budget: leaves {left} for trials, and the first needs {needed}", done=False)
         if unaffordable is not None:
-            return self._finished(f"the {left} that are left are too short for another start")
+            return self._finished(f"the {left} that are left for trials are too short for another start")
         return self._finished(_why_no_setting(trials))
 
     def _reason_to_end(self) -> Ending | None:
