@@ -76,7 +76,10 @@ def partial_ranks(server: ServerView, gpus: tuple[GpuView, ...]) -> Finding | No
         f"its figures cover {seen} of {size} DP ranks ({fmt.rate(rank.gen_tokens_per_s)} tok/s decoding and "
         f"{fmt.count(rank.running_requests)} running there); the server's own total is not known"
     )
-    tries = ("a newer SGLang labels its series by DP rank",)
+    tries = (
+        "start it with --enable-metrics-for-all-schedulers",
+        "where no series has a dp_rank label, SGLang is too old to tell",
+    )
     return Finding("partial_ranks", Severity.WARNING, "part of the server", evidence, tries, server.url)
 
 
