@@ -13,8 +13,9 @@ _PP = ("pp-size", "pipeline-parallel-size", "pp")
 _NODES = ("nnodes",)
 _NO_DECODE_GRAPHS = ("disable-cuda-graph", "disable-decode-cuda-graph")
 _NO_PREFILL_GRAPHS = ("disable-cuda-graph", "disable-prefill-cuda-graph", "disable-piecewise-cuda-graph")
-SIZES = frozenset((*_TP, *_DP, *_PP, *_NODES))
-"""Flags that say how many GPUs a server takes, with their aliases: whole numbers from 1 up."""
+TENSOR_PARALLEL = frozenset(_TP)
+SIZE_FLAGS = (_TP, _DP, _PP, _NODES)
+"""Flags that say how many GPUs a server takes, each with its aliases: whole numbers from 1 up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ ELEMENT_BYTES: Mapping[str, float] = {
 }
 """Bytes of one KV element with its share of block scales (one scale byte per 32 for mxfp8, per 16 for FP4)."""
 
+MOST_CLIENTS = 16_384
+"""SGLang runs 4,096 requests at most unless told otherwise; millions of clients would eat the host's memory."""
 BLACKWELL_ONLY = frozenset({"mxfp8", "nvfp4"})
 MLA_BACKENDS_WITHOUT_E5M2 = frozenset({"trtllm_mla", "cutedsl_mla"})
 
@@ -51,8 +53,8 @@ class Space:
         if not 0 < low <= high < 1:
             raise _range_error("mem-fraction-static", low, high, "two numbers between 0 and 1")
         fewest, most = self.concurrency
-        if not 1 <= fewest <= most:
-            raise _range_error("concurrency", fewest, most, "two whole numbers from 1 up")
+        if not 1 <= fewest <= most <= MOST_CLIENTS:
+            raise _range_error("concurrency", fewest, most, f"two whole numbers from 1 to {MOST_CLIENTS}")
         _check_dtypes(self.kv_cache_dtypes)
         _check_further(self.hicache_sizes_gb, self.further)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
-from launcher.config import SIZES, FlagValue
+from launcher.config import SIZE_FLAGS, FlagValue
 from launcher.yaml_file import wanted
 from tuner.errors import StudyFileError
 
@@ -19,6 +19,7 @@ _EITHER = {
     ("warm_start",): "must be true, false or the name of a study",
 }
 """Keys that take one thing or another: pydantic complains of the first alone."""
+_FLAG = "must be a value: text, a number, true or false, or a list"
 _MAPPINGS = ("model_type", "dict_type", "mapping_type")
 
 
@@ -26,20 +27,28 @@ def sentence_of(error: ValidationError, keys: Mapping[str, Sequence[str]]) -> st
     """The first mistake. `keys`: the valid keys of each section, "" for the file's own."""
     first = error.errors()[0]
     either = next((prefix for prefix in _EITHER if first["loc"][: len(prefix)] == prefix), None)
-    where = ".".join(str(part) for part in either or first["loc"] if not str(part).startswith(("function-", "tuple[")))
+    of_flag = first["loc"][0] == "flags" and len(first["loc"]) > 1
+    place = either or (first["loc"][:2] if of_flag else first["loc"])
+    where = ".".join(str(part) for part in place if not str(part).startswith(("function-", "tuple[")))
     if first["type"] == "extra_forbidden":
         return f"{where}: unknown key; {_nearest(first['loc'], keys)}"
     if first["type"] == "value_error":
         return str(first["ctx"]["error"])
     value = "null" if first["input"] is None else repr(first["input"])
-    cure = _EITHER[either] if either is not None else wanted(first)
+    cure = _EITHER[either] if either is not None else _FLAG if of_flag else wanted(first)
     return f"{where}: {value}: {cure}{'; leave it out for the defaults' if first['type'] in _MAPPINGS else ''}"
 
 
-def check_size(name: str, value: FlagValue) -> None:
+def check_sizes(flags: Mapping[str, FlagValue]) -> None:
     """How many GPUs a start takes follows from these flags. Raises StudyFileError."""
-    if name in SIZES and not (isinstance(value, int) and not isinstance(value, bool) and value > 0):
-        raise StudyFileError(f"flags: {name}: {value!r}: must be a whole number above 0")
+    for names in SIZE_FLAGS:
+        told = [name for name in names if name in flags]
+        if len(told) > 1:
+            raise StudyFileError(f"flags: {told[1]}: is another name of {told[0]}; keep one of them")
+        for name in told:
+            value = flags[name]
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise StudyFileError(f"flags: {name}: {value!r}: must be a whole number above 0")
 
 
 def _nearest(location: Sequence[int | str], keys: Mapping[str, Sequence[str]]) -> str:

@@ -22,7 +22,7 @@ from launcher.yaml_file import read_yaml
 from tuner.budget import parse_duration
 from tuner.errors import StudyFileError
 from tuner.space import Space
-from tuner.study_faults import check_size, sentence_of
+from tuner.study_faults import check_sizes, sentence_of
 from tuner.trial import Setting
 
 DEFAULT_COMMAND = ("python", "-m", "sglang.launch_server")
@@ -47,6 +47,8 @@ def _bounds(value: object) -> object:
 def _whole_gb(value: object) -> tuple[object, ...]:
     """YAML 1.1 reads a bare `off` as false."""
     sizes = value if isinstance(value, list) else [value]
+    if any(size is True or size == "on" for size in sizes):
+        raise StudyFileError("space: hicache-size: on: is no size; write GB of host memory per rank, or off")
     return tuple(0 if size in (False, "off", "false") else size for size in sizes)
 
 
@@ -152,7 +154,7 @@ class Study(_Section):
     max_crashes: int | None = Field(default=None, ge=1)
     until_gain_below: float | None = Field(default=None, ge=0, lt=1)
     """Stop when the best expected gain falls below this share (0.01 is 1%)."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     output: str = "best-config.yaml"
     api_key_env: str | None = None
     """Name of the environment variable that holds the server's API key."""
@@ -264,9 +266,9 @@ def _check_whole(study: Study) -> None:
         raise StudyFileError("model: is missing; name the model that `command` is to serve")
     if study.start_from is not None:
         _check_start(study.start_from, study.space.build())
-    for name, value in study.flags.items():
+    check_sizes(study.flags)
+    for name in study.flags:
         _check_dashes("flags", name)
-        check_size(name, value)
         if name in _SEARCHED or name in study.space.build().further:
             raise StudyFileError(f"flags: {name}: is searched; put its value under `space:` instead")
 

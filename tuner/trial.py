@@ -176,6 +176,10 @@ class Minutes:
     measure_s: float = 0.0
     stop_s: float = 0.0
 
+    @property
+    def total_s(self) -> float:
+        return self.clean_slate_s + self.start_s + self.measure_s + self.stop_s
+
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
@@ -193,5 +197,9 @@ class TrialResult:
 
     @property
     def best_level(self) -> LevelResult | None:
-        """The highest rate among those to be relied on; where there is none, the highest."""
-        return max(self.levels, key=lambda level: (level.steady, level.completion_rate.value), default=None)
+        """The highest rate among those that are measurements; where there is none, the highest."""
+        return max(
+            self.levels,
+            key=lambda level: (level.completion_rate.is_measurement, level.completion_rate.value),
+            default=None,
+        )

@@ -118,6 +118,35 @@ def test_a_flag_that_cannot_be_pinned_is_refused_before_there_is_a_study(kvtune,
     assert not list((tmp_path / "home").glob("studies/*"))
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("flags: {tp-size: 16}", "study.yaml: flags: the server takes 16 GPUs"),
+        ("flags: {tp: 16}", "study.yaml: flags: the server takes 16 GPUs"),
+        ("flags: {dp-size: 2}", "study.yaml: flags: dp-size: the simulated engine has no data-parallel ranks"),
+        ("flags: {port: 99999}", "study.yaml: flags: port: 99999: must be a whole number from 1 to 65535"),
+        ("gpus: [9]", "study.yaml: gpus: 9: is not here; this machine shows GPUs 0 to 7"),
+        ("workload: random:in=100000000,out=5", "study.yaml: workload: its longest request takes"),
+    ],
+)
+def test_what_this_machine_cannot_serve_is_refused_before_there_is_a_study(kvtune, tmp_path, text, part):
+    (tmp_path / "study.yaml").write_text(f"engine: simulated\n{text}\n")
+    refused(kvtune("--config", "study.yaml"), 2, part)
+    assert not list((tmp_path / "home").glob("studies/*"))
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        (("--gpu-memory-gib", "nan"), "--gpu-memory-gib"),
+        (("--gpu-memory-gib", "80", "--started-fraction", "0.9"), "name both"),
+        (("--started-log", str(ROOT / "README.md"), "--started-fraction", "0.9"), "holds no start of SGLang"),
+    ],
+)
+def test_a_plan_makes_no_table_of_what_says_nothing(kvtune, more, part):
+    refused(kvtune("plan", "--model", str(ROOT / "bench/h200x8/models/llama70"), *more), 2, part)
+
+
 def test_a_plan_says_which_gpus_it_is_for_and_makes_none_up(kvtune, monkeypatch):
     told = ("plan", "--model", str(ROOT / "bench/h200x8/models/llama70"), "--tp-size", "2")
     monkeypatch.setattr("tuner.cli.outcome._smallest_gpu_gib", lambda: None)

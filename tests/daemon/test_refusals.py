@@ -54,9 +54,10 @@ def test_the_context_is_as_pinned_or_as_the_model_says(
     ("more", "sentence"),
     [
         ({"gpus": [7, 8]}, "gpus: 8: is not here; this machine shows GPUs 0 to 7"),
-        ({"flags": {"tp-size": 16}}, "the server's 16 ranks .* need a GPU each, but this machine shows 8"),
-        ({"flags": {"tp": 4, "pp-size": 4}}, "the server's 16 ranks .* but this machine shows 8"),
-        ({"flags": {"tp-size": 8}, "gpus": [0, 1, 2, 3]}, "the server's 8 ranks .* but `gpus:` names 4"),
+        ({"flags": {"tp-size": 16}}, "the server takes 16 GPUs .* but this machine shows 8"),
+        ({"flags": {"tp": 4, "pp-size": 4}}, "the server takes 16 GPUs .* but this machine shows 8"),
+        ({"flags": {"tp-size": 8}, "gpus": [0, 1, 2, 3]}, "the server takes 8 GPUs .* but `gpus:` names 4"),
+        ({"flags": {"tp-size": 8, "base-gpu-id": 4}}, "the server takes 12 GPUs"),
     ],
 )
 def test_gpus_that_are_not_there_are_refused(more: dict[str, Any], sentence: str) -> None:

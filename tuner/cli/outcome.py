@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ _output = click.option("--output", metavar="FILE", help="Default: stdout.")
 
 @click.command()
 @click.option("--model", required=True, metavar="PATH", help="A model's directory or its config.json.")
-@click.option("--gpu-memory-gib", type=click.FloatRange(1), help="Of one GPU. Default: this box's smallest.")
+@click.option("--gpu-memory-gib", type=click.FloatRange(1, 10_000), help="Of one GPU. Default: this box's smallest.")
 @click.option("--tp-size", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--kv-cache-dtype", "dtypes", multiple=True, default=("bfloat16",), show_default=True)
 @click.option("--chunked-prefill-size", type=click.IntRange(1))
@@ -41,10 +42,14 @@ def plan(
     from tuner.errors import StudyFileError
     from tuner.memory import plan_table
 
+    if started_fraction is not None and started_log is None:
+        raise StudyFileError("--started-fraction: is the mem-fraction of a --started-log; name both")
     started = None
     if started_log is not None:
         started = _started(Path(started_log), started_fraction)
     gpu_gib = gpu_memory_gib if gpu_memory_gib is not None else _smallest_gpu_gib()
+    if gpu_gib is not None and not math.isfinite(gpu_gib):
+        raise StudyFileError(f"--gpu-memory-gib: {gpu_gib}: must be a number")
     if gpu_gib is None and started is None:
         raise StudyFileError("--gpu-memory-gib: is missing, and this box shows no GPU; an H200 has 139.8")
     rows = plan_table(
@@ -131,7 +136,10 @@ def _started(path: Path, fraction: float | None) -> MemorySeen:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise StudyFileError(f"--started-log: {path}: cannot be read ({error.strerror})") from None
-    return read_timeline(text).memory
+    seen = read_timeline(text).memory
+    if seen.capacity_tokens is None:
+        raise StudyFileError(f"--started-log: {path}: holds no start of SGLang that came to its KV pool")
+    return seen
 
 
 def _smallest_gpu_gib() -> float | None:

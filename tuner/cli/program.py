@@ -42,7 +42,7 @@ _STUDY_KEYS = (
     metavar="SHARE",
     help="End when no more than this is expected (0.01 is 1%).",
 )
-@click.option("--seed", type=int, help="Of the workload's sample. Default: 0.")
+@click.option("--seed", type=click.IntRange(0), help="Of the workload's sample. Default: 0.")
 @click.option("--warm-start", metavar="STUDY", help="Go on from what that study learned. Default: all that fit.")
 @click.option("--no-warm-start", is_flag=True, help="Learn nothing from earlier studies.")
 @click.option("--resume", "resumed", metavar="STUDY", help="Go on with an interrupted study.")

@@ -8,13 +8,15 @@ import secrets
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher import exits
 from launcher.command import check_executable
+from launcher.config import TENSOR_PARALLEL
 from launcher.errors import MachineError
 from launcher.ports import is_free
 from tuner.budget import words
@@ -27,6 +29,7 @@ from tuner.journal.lock import read_holder
 from tuner.progress.words import doubt_words
 from tuner.study_file import PORT, Study, build_study, override_study, read_study_file
 
+PORTS = 65_536
 DETACH_WAIT_S = 20.0
 """How long a detached daemon may take to say that it works."""
 _QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.""")
@@ -54,9 +57,23 @@ def run(request: Request) -> int:
     if request.then is not None:
         _check_then(request)
     directory = _resumed(request) if request.resumed is not None else _begun(request)
+    request = _remembered(directory, request)
     if request.detach:
         return _detach(directory, request)
     return _run_here(directory, request)
+
+
+def _remembered(directory: Path, request: Request) -> Request:
+    """What is to happen at the end outlives the process that was told: a resumed study need not be told again."""
+    journal = Journal(directory)
+    try:
+        if request.serve_best or request.then is not None:
+            journal.set_fact("at_end", {"serve_best": request.serve_best, "then": request.then})
+            return request
+        told = journal.fact("at_end") or {}
+    finally:
+        journal.close()
+    return replace(request, serve_best=bool(told.get("serve_best")), then=told.get("then"))
 
 
 def _begun(request: Request) -> Path:
@@ -67,7 +84,10 @@ def _begun(request: Request) -> Path:
         study = build_study(request.told)
     if request.name_file is not None:
         check_writable(Path(request.name_file), "--name-file")
-    directory = begin(study)
+    try:
+        directory = begin(study)
+    except StudyFileError as error:
+        raise StudyFileError(f"{request.study_file}: {error}" if request.study_file else str(error)) from None
     if request.name_file is not None:
         write_whole(Path(request.name_file), f"{directory.name}\n")
     return directory
@@ -125,22 +145,22 @@ def _simulated(study: Study) -> dict[str, object]:
 
     model = load_preset(study.preset).model
     path = Path(study.preset)
+    named = {*study.flags, *study.space.build().further}
+    told = {} if TENSOR_PARALLEL & named else {"tp-size": model.tp_size}
     return {
-        "flags": {"tp-size": model.tp_size, **study.flags},
+        "flags": {**told, **study.flags},
         "preset": str(path.absolute()) if path.suffix in (".yaml", ".yml") else study.preset,
     }
 
 
 def check(study: Study) -> None:
     """Find what is wrong before anything is started. Raises UsageError, StudyFileError or MachineError."""
-    from tuner.workload import load_workload
-
     if study.model is not None and _is_path(study.model) and not Path(study.model).exists():
         raise StudyFileError(f"model: {study.model}: there is no such file or directory")
     _check_command(study)
     if isinstance(study.warm_start, str):
         _check_earlier(study.warm_start)
-    load_workload(study.workload, seed=study.seed)
+    _check_world(study)
     _check_port(study)
     # A study must not find out after an hour that its answer cannot be written.
     check_writable(Path(study.output), "output")
@@ -153,6 +173,14 @@ def _check_command(study: Study) -> None:
     if not study.simulated:
         check_executable(study.command, study.server_env().get("PATH"))
     warning(study, ask_build(study, Path()))
+
+
+def _check_world(study: Study) -> None:
+    """What the daemon will find on this machine, looked at once before there is a study to leave behind."""
+    from tuner.daemon.assemble import find_world
+
+    with tempfile.TemporaryDirectory() as directory:
+        find_world(study, Path(directory)).gpus.close()
 
 
 def _check_earlier(name: str) -> None:
@@ -170,6 +198,8 @@ def _is_path(model: str) -> bool:
 def _check_port(study: Study) -> None:
     """SGLang finds a busy port only after it has loaded the weights."""
     port = study.flags.get(PORT)
+    if port is not None and not (isinstance(port, int) and 0 < port < PORTS):
+        raise StudyFileError(f"flags: port: {port!r}: must be a whole number from 1 to {PORTS - 1}")
     if isinstance(port, int) and not is_free(port):
         raise MachineError(f"flags: port: {port} is in use by another process")
 

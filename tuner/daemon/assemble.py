@@ -36,6 +36,7 @@ from tuner.journal.view import Environment
 from tuner.live import LiveTestbed
 from tuner.memory import HostMemory, MemoryPrior, read_geometry
 from tuner.memory.geometry import GIB
+from tuner.memory.host import GB
 from tuner.progress.scene import Screen, StudyNow
 from tuner.search import Searcher, SearchOptions, shape_of
 from tuner.study_file import Study, build_study
@@ -229,10 +230,13 @@ def _graph_batch(study: Study) -> int | None:
 
 def _host(world: World) -> HostMemory | None:
     """The simulated box has a host of its own, which this machine's memory says nothing about."""
-    if world.study.simulated:
-        return None
-    available = read_host().available_bytes
     ranks = world.study.pinned.rank_count
+    if world.study.simulated:
+        from launcher.simulated.presets import load_preset
+
+        available = round(load_preset(world.study.preset).box.host_available_gb * GB)
+    else:
+        available = read_host().available_bytes
     return None if available is None else HostMemory(available, ranks, world.build.version)
 
 

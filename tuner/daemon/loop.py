@@ -151,10 +151,15 @@ class Daemon:
         left = words(bench.budget.usable_s)
         unaffordable = await asyncio.to_thread(bench.searcher.propose, trials, math.inf)
         if unaffordable is not None and not trials:
-            needed = words(unaffordable.expected_s)
-            return Ending(exits.USAGE, f"budget: leaves {left} for trials, and the first needs {needed}", done=False)
+            needed, lacking_s = words(unaffordable.expected_s), unaffordable.expected_s - bench.budget.usable_s
+            enough = words(60 * math.ceil((bench.budget.total_s + 1.2 * lacking_s) / 60))
+            sentence = f"budget: leaves {left} for trials, and the first needs {needed}; {enough} would do"
+            return Ending(exits.USAGE, sentence, done=False)
         if unaffordable is not None:
-            return self._finished(f"the {left} that are left for trials are too short for another start")
+            kept = words(bench.budget.remaining_s - bench.budget.usable_s)
+            return self._finished(
+                f"the {left} that are left are too short for another start ({kept} more are kept for the end)"
+            )
         return self._finished(_why_no_setting(trials))
 
     def _reason_to_end(self) -> Ending | None:

@@ -24,17 +24,21 @@ def refuse_missing_gpus(study: Study, here: Sequence[GpuSample]) -> None:
 
     Raises StudyFileError.
     """
+    if study.simulated and (study.pinned.dp_size > 1 or study.pinned.dp_attention):
+        raise StudyFileError("flags: dp-size: the simulated engine has no data-parallel ranks; leave it out")
     if not here or study.flags.get("device") == "cpu":
         return
     shown = sorted(gpu.index for gpu in here)
     absent = [index for index in study.gpus or () if index not in shown]
     if absent:
         raise StudyFileError(f"gpus: {absent[0]}: is not here; this machine shows {_listed(shown)}")
-    wanted, chosen = study.pinned.ranks_here, len(study.gpus or shown)
+    first = study.flags.get("base-gpu-id")
+    wanted = study.pinned.ranks_here + (first if isinstance(first, int) else 0)
+    chosen = len(study.gpus or shown)
     if wanted > chosen:
         whose = "`gpus:` names" if study.gpus else "this machine shows"
         raise StudyFileError(
-            f"flags: the server's {wanted} ranks (by tp-size, pp-size, dp-size) need a GPU each, but {whose} {chosen}"
+            f"flags: the server takes {wanted} GPUs (by tp-size, pp-size, dp-size, base-gpu-id), but {whose} {chosen}"
         )
 
 

@@ -251,9 +251,11 @@ class TrialRun:
         if self.trial.proposal.purpose is Purpose.CONFIRM:
             return None
         rates = [
-            trial.best_level.completion_rate.value
+            level.completion_rate.value
             for trial in self.bench.journal.trials()
-            if trial.best_level is not None and trial.best_level.steady and trial.proposal.purpose is not Purpose.PROBE
+            if trial.proposal.purpose is not Purpose.PROBE
+            for level in trial.levels
+            if level.steady
         ]
         return max(rates, default=None)
 

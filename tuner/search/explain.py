@@ -12,12 +12,15 @@ from tuner import budget
 from tuner.search.candidates import Candidate
 from tuner.search.feasibility import Outlook
 from tuner.search.knowledge import Knowledge
+from tuner.search.levels import is_full, longest_share
 from tuner.search.residence import answer_s, budget_for, longest_level_s, needed_s
 from tuner.search.standings import TIE_SHARE, Standing
 from tuner.space import ELEMENT_BYTES, Space, overrides
 from tuner.trial import Setting
 
 Z95 = 1.96
+UNSURE_SHARE = 0.05
+"""Of the predicted tokens: what is surer than this is told without its doubt."""
 FULL_USAGE = 0.88
 COMPUTE_BOUND_SHARE = 0.75
 
@@ -35,7 +38,9 @@ def memory_words(outlook: Outlook) -> str:
     chance = f"{100 * outlook.survival:.0f}% to survive"
     if outlook.tokens is None or outlook.headroom_gib is None:
         return chance
-    held = f"predicted {outlook.tokens / 1000:.0f} K tokens"
+    doubt = 2 * (outlook.tokens_sd or 0.0)
+    unsure = f" ± {doubt / 1000:.0f}" if doubt > UNSURE_SHARE * outlook.tokens else ""
+    held = f"predicted {outlook.tokens / 1000:.0f}{unsure} K tokens"
     return f"{held}, {outlook.headroom_gib:.1f} GiB headroom, {chance}"
 
 
@@ -56,6 +61,7 @@ def explanation(knowledge: Knowledge, ranked: Sequence[Standing], *, clear: bool
         *_seconds_words(knowledge, winner),
         *_knob_words(winner, ranked),
         *_export_words(knowledge, winner, exported),
+        *_untried_words(knowledge),
         *_allowlist_words(knowledge, winner),
         *_failure_words(knowledge),
     ]
@@ -125,7 +131,8 @@ def _binding_words(knowledge: Knowledge, winner: Standing) -> str:
         if point.trial_id == winner.trial_id and point.concurrency == winner.concurrency
     ]
     level = levels[-1]
-    if (level.queued_requests or 0) >= 1 or (level.token_usage_share or 0) >= FULL_USAGE:
+    full = is_full(level, longest_share(knowledge, winner.setting))
+    if full or (level.token_usage_share or 0) >= FULL_USAGE:
         words = "The KV pool binds"
     elif winner.concurrency >= knowledge.space.concurrency[1]:
         words = "The upper bound of client concurrency binds"
@@ -155,7 +162,7 @@ def _seconds_words(knowledge: Knowledge, winner: Standing) -> list[str]:
     """The first concurrency that promised more, and was left out because its answers take longer than a level may."""
     longest_s = longest_level_s(knowledge)
     rungs = [rung for rung in knowledge.ladder() if rung > winner.concurrency]
-    slow = [rung for rung in rungs if needed_s(knowledge, winner.setting, rung) > longest_s]
+    slow = [rung for rung in rungs if needed_s(knowledge, winner.setting, rung) > longest_s + 1.0]
     if not slow:
         return []
     mean, _ = knowledge.rates([(winner.setting, slow[0])])
@@ -165,7 +172,7 @@ def _seconds_words(knowledge: Knowledge, winner: Standing) -> list[str]:
     why = "" if stays_s is None else f"a response takes about {stays_s:.0f} s there, "
     return [
         f"Concurrency {slow[0]} and above promises more, but {why}a level needs {level_s:.0f} s, and this budget gives "
-        f"it {longest_s:.0f} s: a budget of {budget.words(budget_for(level_s))} has room for it."
+        f"it {longest_s:.0f} s: a budget of {budget.words(budget_for(knowledge, level_s))} has room for it."
     ]
 
 
@@ -207,6 +214,18 @@ def _export_words(knowledge: Knowledge, winner: Standing, exported: Setting | No
         f"Exported with mem-fraction-static {exported.mem_fraction_static:.3f} instead of "
         f"{winner.setting.mem_fraction_static:.3f} to keep a margin: {margin}."
     ]
+
+
+def _untried_words(knowledge: Knowledge) -> list[str]:
+    """Values that were to be searched and that no start has had."""
+    settings = [trial.proposal.setting for trial in knowledge.history]
+    space = knowledge.space
+    dtypes = [dtype for dtype in space.kv_cache_dtypes if all(one.kv_cache_dtype != dtype for one in settings)]
+    sizes = [size for size in space.hicache_sizes_gb if all(one.hicache_size_gb != size for one in settings)]
+    untried = [*dtypes, *(f"hicache-size {size or 'off'}" for size in sizes)]
+    for name, values in space.further.items():
+        untried += [f"{name} {value}" for value in values if all(one.flags.get(name) != value for one in settings)]
+    return [f"Not tried: {', '.join(untried)}."] if untried else []
 
 
 def _allowlist_words(knowledge: Knowledge, winner: Standing) -> list[str]:

@@ -20,6 +20,7 @@ class Outlook:
 
     survival: float
     tokens: float | None = None
+    tokens_sd: float | None = None
     headroom_gib: float | None = None
     headroom_sd_gib: float | None = None
 
@@ -35,6 +36,7 @@ class PhysicalFeasibility:
         return Outlook(
             survival=predicted.survival_probability,
             tokens=predicted.tokens,
+            tokens_sd=predicted.tokens_sd,
             headroom_gib=predicted.headroom_gib,
             headroom_sd_gib=predicted.headroom_sd_gib,
         )

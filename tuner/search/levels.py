@@ -59,7 +59,7 @@ def next_level(
     where answers take longer than the level may.
     """
     carried = {level.concurrency for level in done}
-    useful = (_useful_up_to(level, _longest_share(knowledge, setting)) for level in done)
+    useful = (_useful_up_to(level, longest_share(knowledge, setting)) for level in done)
     reach = min(max(carried) * LARGEST_CLIMB, *useful, math.inf)
     open_rungs = [rung for rung in knowledge.ladder() if rung not in carried and rung <= reach]
     open_rungs = measurable(knowledge, setting, open_rungs, longest_level_s(knowledge, remaining_s))
@@ -71,7 +71,7 @@ def next_level(
     return open_rungs[best] if float(gain[best]) >= LEVEL_GAIN else None
 
 
-def _longest_share(knowledge: Knowledge, setting: Setting) -> float:
+def longest_share(knowledge: Knowledge, setting: Setting) -> float:
     """The share of the pool that the longest request takes; nothing is known of either by a black box."""
     if knowledge.options.black_box:
         return 0.0

@@ -30,16 +30,23 @@ def longest_level_s(knowledge: Knowledge, remaining_s: float = math.inf) -> floa
     return min(remaining_s, MOST_STRETCH * knowledge.options.level_budget_s)
 
 
-def budget_for(level_s: float) -> float:
-    """The budget in study seconds, in whole minutes, that has room for levels of so many."""
-    return 60.0 * math.ceil(level_s * LEVELS_PER_BUDGET / MOST_STRETCH / 60.0)
+def budget_for(knowledge: Knowledge, level_s: float) -> float:
+    """The budget in study seconds, in whole minutes, that has room for such a level.
+
+    It may take its share of a budget (a tenth is kept), or be the last of a study that has done what this one did.
+    """
+    spent_s = sum(trial.minutes.total_s for trial in knowledge.history)
+    stop_s = knowledge.minutes.stop_and_clean_s
+    enough_s = max(level_s * LEVELS_PER_BUDGET / MOST_STRETCH, (spent_s + level_s + stop_s) / 0.9)
+    return 60.0 * (math.ceil(enough_s / 60.0) + 1)
 
 
 def needed_s(knowledge: Knowledge, setting: Setting, concurrency: int) -> float:
     """Ramp-up and the answers' time at this concurrency, in study seconds; 0 while no level was measured."""
     levels = _levels(knowledge)
     sound = [level for level in levels if level.completion_rate.is_measurement and level.running_requests]
-    short = [level for level in levels if level not in sound and level.end is LevelEnd.TIME]
+    reached = max((level.concurrency for level in sound), default=0)
+    short = [level for level in levels if level.end is LevelEnd.TIME and level.concurrency > reached]
     by_answers = _by_answers(knowledge, setting, concurrency, sound) if sound else 0.0
     return max([by_answers, *(_by_failing(level, concurrency) for level in short)])
 
