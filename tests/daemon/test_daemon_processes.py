@@ -103,7 +103,7 @@ def program(tmp_path, monkeypatch):
 
 
 def test_a_killed_daemon_leaves_an_orphan_that_the_next_one_ends_before_it_goes_on(program):
-    daemon = program.begin("--config", "study.yaml")
+    daemon = program.begin("--config", "study.yaml", "--then", "touch before-is-back")
     program.wait_for("measuring", daemon)
     daemon.kill()
     daemon.communicate()
@@ -115,6 +115,8 @@ def test_a_killed_daemon_leaves_an_orphan_that_the_next_one_ends_before_it_goes_
     assert code == 0, err
     assert "a server of" not in out
     assert "1 server of an earlier run was ended" in err
+    assert "started 'touch before-is-back'" in err, "what is to happen at the end outlives who was told"
+    assert eventually((program.directory / "before-is-back").exists)
     assert program.servers() == []
     view = program.view()
     assert view.state is StudyState.DONE

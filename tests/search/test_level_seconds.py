@@ -100,6 +100,28 @@ def test_the_answer_says_what_was_left_out_for_its_seconds() -> None:
     assert "promises more" not in search(600.0).verdict([measured(LOW)]).explanation
 
 
+def test_a_pool_that_is_nearly_empty_does_not_bind() -> None:
+    """A few requests wait for their prefill in any busy server; 24 of 256 did, with a fifth of the pool in use."""
+    waiting = replace(LOW, concurrency=128, running_requests=119.0, queued_requests=8.0, token_usage_share=0.27)
+    assert "The KV pool binds" not in search(600.0).verdict([measured(waiting)]).explanation
+    full = replace(waiting, token_usage_share=0.96)
+    assert "The KV pool binds" in search(600.0).verdict([measured(full)]).explanation
+
+
+def test_values_that_no_start_has_had_are_named() -> None:
+    space = Space((0.80, 0.98), ("bfloat16", "fp8_e4m3"), (0, 20), (32, 224), {"chunked-prefill-size": (4096, 8192)})
+    tried = replace(START, setting=replace(CHOSEN, flags={"chunked-prefill-size": 4096}))
+    trial = TrialResult(1, tried, TrialState.MEASURED, None, (LOW,))
+    words = Searcher(space, prior=MemoryPrior(gpu_total_gib=139.8, tp_size=2)).verdict([trial]).explanation
+    assert "Not tried: fp8_e4m3, hicache-size 20, chunked-prefill-size 8192." in words
+    assert "Not tried" not in search(600.0).verdict([measured(LOW)]).explanation
+
+
+def test_the_best_level_of_a_trial_is_the_highest_that_is_a_measurement() -> None:
+    doubtful = replace(LOW, concurrency=128, completion_rate=Interval(1313.0, 1148.0, 1477.0), steady=False)
+    assert measured(LOW, doubtful, NOTHING).best_level == doubtful
+
+
 def test_a_level_without_a_rate_is_no_point_beside_one_that_has_it() -> None:
     both = search(30.0)
     history = [measured(LOW, NOTHING)]

@@ -239,8 +239,10 @@ def _check_then(request: Request) -> None:
         words = shlex.split(request.then or "")
     except ValueError as error:
         raise StudyFileError(f"--then: {request.then!r}: {error}") from None
-    if request.serve_best or not words:
-        raise StudyFileError("--then: needs a command, and GPUs that --serve-best would keep")
+    if request.serve_best:
+        raise StudyFileError("--then: does not go with --serve-best, which keeps the GPUs")
+    if not words:
+        raise StudyFileError("--then: names no command")
     check_executable(words, None, "--then")
 
 

@@ -154,7 +154,7 @@ def _slope_words(knowledge: Knowledge, winner: Standing) -> str:
     more = 100 * (1 - share) * 0.1
     return (
         f"; a step costs {1000 * fixed_s:.0f} ms + {1000 * each_s:.2f} ms per running request, "
-        f"so 10% more of them would give about {more:.0f}%"
+        f"so 10% more running would give about {more:.0f}%"
     )
 
 
