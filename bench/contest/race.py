@@ -114,7 +114,7 @@ def run_study(method: Method, world: World, seed: int, oracle: float) -> Score:
         trial = _run_trial(method, world, history, proposal, BUDGET_S - spent_s)
         history.append(trial)
         took = trial.minutes
-        spent_s += took.clean_slate_s + took.start_s + took.measure_s + took.stop_s
+        spent_s += took.total_s
         answer = method.answer(history)
         share = world.true_rate(*answer) / oracle if answer is not None else 0.0
         steps.append(Step(min(spent_s, BUDGET_S), share, trial.failure is not None))

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.contest.table import QUIET
 from bench.figures import figure
 from launcher.config import ServerConfig
 from launcher.simulated.box import VirtualBox
@@ -31,7 +32,6 @@ ROWS = Path(__file__).with_name("results") / "table.jsonl"
 WORKLOAD = "random:in=1000,out=500,cv=0.4"
 CHUNK_TOKENS = 8192
 LONG_S = 600.0
-QUIET = {"noise.start_sd_share": 0.0, "noise.drift_sd_share": 0.0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,14 +56,12 @@ def _ends(rows: list[dict[str, Any]]) -> Figures:
     """Clean slates, at worst; how soon a rank's death was seen."""
     slates = [row["slate"] for row in rows if "slate" in row]
     deaths = [row["death_seen_s"] for row in rows if "death_seen_s" in row]
-    ends = (
-        {
-            "memory_back_max_s": (max(slate["back_s"] for slate in slates), "s"),
-            "left_behind_max_gib": (max(max(slate["left_bytes"]) for slate in slates) / GIB, "GiB"),
-        }
-        if slates
-        else {}
-    )
+    if not slates:
+        return {}
+    ends = {
+        "memory_back_max_s": (max(slate["back_s"] for slate in slates), "s"),
+        "left_behind_max_gib": (max(max(slate["left_bytes"]) for slate in slates) / GIB, "GiB"),
+    }
     return {**ends, **({"death_seen_s": (deaths[0], "s")} if deaths else {})}
 
 

@@ -1,4 +1,4 @@
-"""What cannot fit the model is refused before anything is started."""
+"""What this machine, this build or this model can never serve is said before anything is started."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ LLAMA_3_1 = {"rope_type": "llama3", "factor": 8.0}
 KIMI_K2_5 = {"type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096}
 
 
+@pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize(
     ("more", "config", "context"),
     [
@@ -43,9 +44,10 @@ KIMI_K2_5 = {"type": "yarn", "factor": 64.0, "original_max_position_embeddings":
     ],
 )
 def test_the_context_is_as_pinned_or_as_the_model_says(
-    more: dict[str, Any], config: dict[str, Any], context: int | None, tmp_path: Path
+    more: dict[str, Any], config: dict[str, Any], context: int | None, tmp_path: Path, *, nested: bool
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"text_config": {**SHAPE, **config}}))
+    told = {**SHAPE, **config}
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": told} if nested else told))
     study = build_study({**more, **({"model": str(tmp_path)} if "model" in more else {})})
     assert context_tokens(study) == context
 

@@ -157,7 +157,8 @@ def check(study: Study) -> None:
     """Find what is wrong before anything is started. Raises UsageError, StudyFileError or MachineError."""
     if study.model is not None and _is_path(study.model) and not Path(study.model).exists():
         raise StudyFileError(f"model: {study.model}: there is no such file or directory")
-    _check_command(study)
+    if not study.simulated:
+        check_executable(study.command, study.server_env().get("PATH"))
     if isinstance(study.warm_start, str):
         _check_earlier(study.warm_start)
     _check_world(study)
@@ -166,21 +167,17 @@ def check(study: Study) -> None:
     check_writable(Path(study.output), "output")
 
 
-def _check_command(study: Study) -> None:
-    """Ask it which SGLang it is, and try the flags on it; the answer is kept, so that the daemon need not ask again."""
-    from tuner.daemon.assemble import ask_build
-
-    if not study.simulated:
-        check_executable(study.command, study.server_env().get("PATH"))
-    warning(study, ask_build(study, Path()))
-
-
 def _check_world(study: Study) -> None:
-    """What the daemon will find on this machine, looked at once before there is a study to leave behind."""
+    """Look at what the daemon will find here, and try the flags on the build, while there is no study to leave behind.
+
+    What SGLang said of itself is kept, so that the daemon need not ask again.
+    """
     from tuner.daemon.assemble import find_world
 
     with tempfile.TemporaryDirectory() as directory:
-        find_world(study, Path(directory)).gpus.close()
+        world = find_world(study, Path(directory))
+        world.gpus.close()
+    warning(study, world.build)
 
 
 def _check_earlier(name: str) -> None:

@@ -60,7 +60,7 @@ def trials_table(view: StudyView) -> None:
             tokens,
             headroom,
             _best_level(trial),
-            words(_took_s(trial)),
+            words(trial.minutes.total_s),
         )
     console().print(table)
 
@@ -95,8 +95,3 @@ def _best_level(trial: TrialResult) -> str:
     if trial.best_level is not None:
         return f"{rate_words(trial.best_level.completion_rate)} at {trial.best_level.concurrency}"
     return trial.failure.kind.value if trial.failure is not None else "–"
-
-
-def _took_s(trial: TrialResult) -> float:
-    minutes = trial.minutes
-    return minutes.clean_slate_s + minutes.start_s + minutes.measure_s + minutes.stop_s

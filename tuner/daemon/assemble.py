@@ -16,6 +16,7 @@ from launcher.gpus import ChosenGpus, GpuReader, GpuSample
 from launcher.host import read_host
 from launcher.nvml import open_gpus
 from launcher.redact import redact
+from launcher.simulated.presets import load_preset
 from launcher.version import SglangBuild, detect_build
 from tuner.budget import Budget, longest_level_s
 from tuner.daemon.earlier import earlier_lessons
@@ -23,7 +24,13 @@ from tuner.daemon.interrupts import Interrupts
 from tuner.daemon.loop import Daemon, Ending, Limits
 from tuner.daemon.orphans import reap_left
 from tuner.daemon.publish import Publisher
-from tuner.daemon.refusals import hicache_beyond_host, refuse_beyond_context, refuse_dtypes, refuse_missing_gpus
+from tuner.daemon.refusals import (
+    hicache_beyond_host,
+    refuse_beyond_context,
+    refuse_dtypes,
+    refuse_missing_gpus,
+    refuse_unsimulated,
+)
 from tuner.daemon.scribe import Scribe
 from tuner.daemon.trial import Bench
 from tuner.errors import StudyFileError
@@ -138,8 +145,9 @@ def find_world(study: Study, directory: Path) -> World:
     gpu_state = directory / GPU_STATE
     if study.simulated:
         _prepare_simulated(study, gpu_state)
-    build = ask_build(study, gpu_state)
+    build = _ask_build(study, gpu_state)
     gpus = open_gpus(f"simulated:{gpu_state}" if study.simulated else None)
+    refuse_unsimulated(study)
     refuse_missing_gpus(study, gpus.read(memory_only=True))
     if study.gpus is not None:
         gpus = ChosenGpus(gpus, study.gpus)
@@ -150,7 +158,7 @@ def find_world(study: Study, directory: Path) -> World:
     return World(study, directory, build, gpus, samples, workload)
 
 
-def ask_build(study: Study, gpu_state: Path) -> SglangBuild:
+def _ask_build(study: Study, gpu_state: Path) -> SglangBuild:
     """Which SGLang the study's command starts. Raises UsageError when it does not say."""
     return detect_build(
         study.launch_command(gpu_state),
@@ -162,7 +170,6 @@ def ask_build(study: Study, gpu_state: Path) -> SglangBuild:
 
 def _prepare_simulated(study: Study, gpu_state: Path) -> None:
     from launcher.simulated.gpus import prepare_gpu_state
-    from launcher.simulated.presets import load_preset
 
     prepare_gpu_state(gpu_state, load_preset(study.preset))
 
@@ -232,8 +239,6 @@ def _host(world: World) -> HostMemory | None:
     """The simulated box has a host of its own, which this machine's memory says nothing about."""
     ranks = world.study.pinned.rank_count
     if world.study.simulated:
-        from launcher.simulated.presets import load_preset
-
         available = round(load_preset(world.study.preset).box.host_available_gb * GB)
     else:
         available = read_host().available_bytes
@@ -294,8 +299,6 @@ def _refuse_change(known: Environment, found: Environment, study_id: str) -> Non
 def _model_fingerprint(study: Study) -> str | None:
     if not study.simulated:
         return fingerprint(Path(study.model_path))
-    from launcher.simulated.presets import load_preset
-
     return hashlib.sha256(load_preset(study.preset).model_dump_json().encode()).hexdigest()[:16]
 
 

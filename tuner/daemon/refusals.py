@@ -19,13 +19,17 @@ UNLIKELY = 0.5
 _BLACKWELL = re.compile(r"Blackwell|\bG?B[123]00\b|\bGB10\b|\bRTX 50[5-9]0")
 
 
+def refuse_unsimulated(study: Study) -> None:
+    """What the simulated engine would not heed. Raises StudyFileError."""
+    if study.simulated and (study.pinned.dp_size > 1 or study.pinned.dp_attention):
+        raise StudyFileError("flags: dp-size: the simulated engine has no data-parallel ranks; leave it out")
+
+
 def refuse_missing_gpus(study: Study, here: Sequence[GpuSample]) -> None:
     """A server that takes more GPUs than there are dies in its start. Where none is shown, nobody can tell.
 
     Raises StudyFileError.
     """
-    if study.simulated and (study.pinned.dp_size > 1 or study.pinned.dp_attention):
-        raise StudyFileError("flags: dp-size: the simulated engine has no data-parallel ranks; leave it out")
     if not here or study.flags.get("device") == "cpu":
         return
     shown = sorted(gpu.index for gpu in here)

@@ -67,12 +67,6 @@ def facts_of(view: StudyView) -> Facts:
     )
 
 
-def took_s(trial: TrialResult) -> float:
-    """Everything that a trial took, in study seconds."""
-    minutes = trial.minutes
-    return minutes.clean_slate_s + minutes.start_s + minutes.measure_s + minutes.stop_s
-
-
 def _asked(view: StudyView) -> Rows:
     asked = redact(dict(view.asked))
     rows = [("model", view.model_path), ("budget", f"{words(view.budget_s)}, {words(view.spent_s)} used")]

@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tuner.journal import StudyView
-from tuner.report.facts import took_s
 from tuner.trial import LevelResult, Setting, TrialResult
 
 HIGHEST_SHARE = 1.4
@@ -81,7 +80,7 @@ def _measured(view: StudyView) -> list[Measured]:
         for level in trial.levels:
             at_s += level.spent_s
             found.append(Measured(trial, level, at_s / 60))
-        begun_s += took_s(trial)
+        begun_s += trial.minutes.total_s
     return found
 
 
@@ -89,7 +88,7 @@ def _crashes(view: StudyView) -> list[tuple[float, TrialResult]]:
     """Failed starts with the study minute at which they ended."""
     ends, begun_s = [], 0.0
     for trial in view.trials:
-        begun_s += took_s(trial)
+        begun_s += trial.minutes.total_s
         if trial.failure is not None:
             ends.append((begun_s / 60, trial))
     return ends
@@ -223,7 +222,7 @@ def _starts(axes: Axes, view: StudyView) -> None:
 
 
 def _timeline(view: StudyView) -> Picture | None:
-    if not any(took_s(trial) for trial in view.trials):
+    if not any(trial.minutes.total_s for trial in view.trials):
         return None
 
     def draw(axes: Axes) -> None:
